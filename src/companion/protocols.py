@@ -46,6 +46,11 @@ class Sampling:
             raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}; 1 keeps every token")
         if not 0.0 <= self.min_p <= 1.0:
             raise ValueError(f"min_p must lie in [0, 1], got {self.min_p}; 0 keeps every token")
+        if self.greedy and (self.top_k or self.top_p < 1.0 or self.min_p > 0.0):
+            raise ValueError(
+                "temperature 0 is greedy, so top_k, top_p and min_p would have no effect; "
+                "drop them, or set a temperature above 0"
+            )
 
     @property
     def greedy(self) -> bool:
@@ -84,7 +89,7 @@ class Draft:
     """A proposed block for one request.
 
     ``probs`` is the very tensor each token was drawn from, after temperature and filters; None means that the
-    proposal was deterministic, so that q is one-hot (DESIGN: same distribution object).
+    proposal was deterministic, so that q is one-hot.
     """
 
     tokens: list[int]  # [k]
@@ -111,7 +116,7 @@ class Frontier(Protocol):
     """Drafted slots, revealed one at a time: admitting a slot is final, and only then is the next one visible.
 
     Whatever a policy computes from a Frontier, the decision on slot k of a request uses only what was revealed before
-    x_k, in one sequential order for the whole batch; so every policy written against it is lossless (DESIGN invariant 2).
+    x_k, in one sequential order for the whole batch; so every policy written against it is lossless.
     """
 
     @property
@@ -156,10 +161,26 @@ class Policy(Protocol):
 class Drafter(Protocol):
     """Proposes blocks of tokens; keeps its own state per request."""
 
-    name: str
-    max_depth: int
-    vocab_size: int
-    deterministic: bool  # True when every proposal is one-hot, so that the entropy ceiling binds
+    @property
+    def name(self) -> str: ...
+    @property
+    def max_depth(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_context(self) -> int | None:
+        """Longest text it can read; None: no limit."""
+        ...
+
+    @property
+    def deterministic(self) -> bool:
+        """True when every proposal is one-hot, so that the entropy ceiling binds."""
+        ...
+
+    @property
+    def taps(self) -> Sequence[int]:
+        """Target layers whose outputs it reads (-1: the embedding); empty when it reads none."""
+        ...
 
     def propose(self, contexts: Sequence[Context], depths: Sequence[int]) -> list[Draft]:
         """Up to ``depths[i]`` tokens for each context; a shorter (or empty) draft is allowed."""
@@ -198,7 +219,10 @@ class TargetOutput:
 
 
 class KVCache(Protocol):
-    capacity: int  # tokens per slot
+    @property
+    def capacity(self) -> int:
+        """Tokens per slot."""
+        ...
 
     def rollback(self, slot: int, length: int) -> None:
         """Keep the first ``length`` tokens of a slot. A length, no copy."""

@@ -1,0 +1,1 @@
+"""The engine: target, cache, sampling, verification and the decode loop."""

@@ -1,0 +1,31 @@
+"""probe: what one logits row says about the target.
+
+    H     = -sum_v p(v) ln p(v)            entropy, nats
+    max_p = max_v p(v)
+    e     = sum_{v in E} p(v)              mass on a token set (the note's EAT when E is the think-end token)
+
+with p = softmax(logits). The PyTorch reference; it is what runs on every device today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Probe(NamedTuple):
+    entropy: Tensor  # [N] nats
+    max_p: Tensor  # [N]
+    mass: Tensor  # [N]
+
+
+def probe_reference(logits: Tensor, token_set: Sequence[int] = ()) -> Probe:  # [N, V], -inf allowed
+    """Entropy, largest probability and mass on ``token_set`` of each row; -inf entries have mass 0 and add no entropy."""
+    log_p = torch.log_softmax(logits, -1)
+    p = log_p.exp()
+    entropy = -(p * log_p.clamp_min(torch.finfo(log_p.dtype).min)).sum(-1)
+    mass = p[:, list(token_set)].sum(-1) if len(token_set) else torch.zeros_like(entropy)
+    return Probe(entropy, p.amax(-1), mass)

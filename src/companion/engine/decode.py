@@ -1,0 +1,226 @@
+"""The engine: rounds of draft, admit, verify and commit over a changing batch of requests."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from companion.engine import sampling as rows
+from companion.engine.frontier import verification_lengths
+from companion.engine.request import Request
+from companion.engine.target import ragged
+from companion.engine.verify import verify_block, verify_greedy
+from companion.kernels.probe import probe_reference
+from companion.protocols import Draft, Drafter, Policy, Target
+from companion.rounds import Round
+from companion.scheduling.fixed import FixedDepth
+from companion.scheduling.retrospective import Retrospective
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Tokens that became final in one step, and the request they belong to."""
+
+    request: Request
+    tokens: list[int]
+
+
+class Engine:
+    """Decodes requests that join and leave, one ragged target forward per step.
+
+    ``drafter`` None is plain decoding through the same code. ``max_batch`` requests run at once; the rest wait in
+    order. ``allow_lossy`` lets the retrospective counterexample run; nothing else can change the output's law.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None = None,
+        policy: Policy | Retrospective | None = None,
+        *,
+        max_batch: int = 8,
+        capacity: int | None = None,
+        allow_lossy: bool = False,
+    ) -> None:
+        if drafter is not None and drafter.vocab_size != target.vocab_size:
+            raise ValueError(
+                f"drafter {drafter.name} has a vocabulary of {drafter.vocab_size} tokens and target "
+                f"{target.name} one of "
+                f"{target.vocab_size}: they must share one tokenizer"
+            )
+        if max_batch < 1:
+            raise ValueError(f"max_batch must be at least 1, got {max_batch}")
+        if isinstance(policy, Retrospective) and not allow_lossy:
+            raise ValueError(
+                "the retrospective policy changes the output's distribution; it runs only with allow_lossy=True"
+            )
+        self.target, self.drafter = target, drafter
+        self.policy = policy or FixedDepth(drafter.max_depth if drafter else 0)
+        self.taps = tuple(drafter.taps) if drafter else ()
+        self.cache = target.new_cache(max_batch, capacity or target.max_context)
+        self._free = list(range(max_batch))[::-1]
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; it joins the batch at the next step with a free slot."""
+        needed = request.prompt_length + request.stop.max_new_tokens
+        if needed > self.cache.capacity:
+            raise ValueError(
+                f"the prompt has {request.prompt_length} tokens and max_new_tokens is "
+                f"{request.stop.max_new_tokens}, together "
+                f"{needed}; the context holds {self.cache.capacity}: shorten the prompt or ask for fewer tokens"
+            )
+        limit = self.drafter.max_context if self.drafter else None
+        if self.drafter is not None and limit is not None and needed > limit:
+            raise ValueError(
+                f"prompt and max_new_tokens make {needed} tokens, and drafter {self.drafter.name} reads at most "
+                f"{limit}: "
+                "ask for fewer tokens, or decode without a drafter"
+            )
+        self._waiting.append(request)
+
+    def run(self) -> Iterator[Commit]:
+        """Step until every request is done, yielding each commit as it happens."""
+        try:
+            while self._waiting or self._running:
+                yield from self.step()
+        finally:
+            self._release(list(self._running))
+
+    def step(self) -> list[Commit]:
+        """One round for every running request; new ones are prefilled in the same forward."""
+        while self._free and self._waiting:
+            request = self._waiting.popleft()
+            request.slot = self._free.pop()
+            self._running.append(request)
+        running = list(self._running)
+        started = time.perf_counter()
+        drafts, lengths = self._draft(running)
+        drafted = time.perf_counter()
+        batch = ragged(
+            [(r.slot, r.cached, [*r.pending, *d.tokens[:n]]) for r, d, n in zip(running, drafts, lengths, strict=True)],
+            self.target.device,
+        )
+        wanted: list[int] = []  # the anchor's row and one per verified draft
+        for end, n in zip(batch.starts[1:], lengths, strict=True):
+            wanted.extend(range(end - n - 1, end))
+        if len(wanted) < len(batch.tokens):
+            batch.logit_rows = torch.tensor(wanted, device=self.target.device)
+        output = self.target.forward(batch, self.cache, self.taps)
+        commits = self._verify(running, drafts, lengths, output.logits)
+        features = self._settle(running, commits, batch.starts, output.features)
+        verified = time.perf_counter()
+        for request in running:
+            if request.rounds and request.rounds[-1].round == request.context.round:
+                row = request.rounds[-1]
+                row.draft_seconds, row.verify_seconds, row.batch = drafted - started, verified - drafted, len(running)
+            request.context.round += 1
+        self._release([r for r in running if r.finish_reason])
+        if self.drafter is not None:
+            alive = [(r.context, f) for r, f in zip(running, features, strict=True) if not r.finish_reason]
+            self.drafter.observe([c for c, _ in alive], [f for _, f in alive])
+        return commits
+
+    def _draft(self, running: list[Request]) -> tuple[list[Draft], list[int]]:
+        """Drafts and admitted lengths; a request that is being prefilled drafts nothing."""
+        drafts = [Draft([]) for _ in running]
+        lengths = [0] * len(running)
+        decoding = [i for i, r in enumerate(running) if r.cached]
+        if self.drafter is None or not decoding:
+            return drafts, lengths
+        views = [running[i].view() for i in decoding]
+        depths = [
+            max(0, min(depth, self.drafter.max_depth, view.room - 1))  # a round commits up to depth + 1 tokens
+            for depth, view in zip(self.policy.draft_depths(views), views, strict=True)
+        ]
+        proposals = self.drafter.propose([running[i].context for i in decoding], depths)
+        admitted = verification_lengths(self.policy, views, proposals)
+        for i, proposal, depth, length in zip(decoding, proposals, depths, admitted, strict=True):
+            if len(proposal) > depth:
+                raise ValueError(
+                    f"drafter {self.drafter.name} proposed {len(proposal)} tokens where {depth} were asked for"
+                )
+            drafts[i], lengths[i] = proposal, length
+        return drafts, lengths
+
+    def _verify(
+        self,
+        running: list[Request],
+        drafts: list[Draft],
+        lengths: list[int],
+        logits: Tensor,  # [sum(lengths) + R, V]
+    ) -> list[Commit]:
+        """Apply the rule to each request, cut at stops, and record the round."""
+        rows.check_finite(logits)
+        best = rows.greedy(logits).tolist() if any(r.context.sampling.greedy for r in running) else []
+        close = {r.tracker.tags.close for r in running}
+        probe = probe_reference(logits, sorted(token for token in close if token is not None))
+        commits, start = [], 0
+        for request, draft, n in zip(running, drafts, lengths, strict=True):
+            span = slice(start, start + n + 1)
+            start += n + 1
+            context, position = request.context, len(request.context.tokens)
+            if context.sampling.greedy:
+                accepted, token = verify_greedy(draft.tokens[:n], best[span])
+                served = None
+            else:
+                p = rows.distribution(logits[span], context.sampling)
+                accepted, token = verify_block(draft.tokens[:n], draft.probs, p, context.draws, position)
+                served = probe_reference(p.log())
+            emitted = request.emitted
+            new = [*draft.tokens[:accepted], token]
+            count, request.finish_reason = request.stop.cut(emitted, new)
+            new = new[:count]
+            request.last_entropy = float(probe.entropy[span.start + count - 1])
+            phases = request.tracker.label(new)
+            context.tokens.extend(new)
+            if request.cached:  # the token sampled from the prefill belongs to no round
+                row = Round(
+                    request=context.request,
+                    round=context.round,
+                    position=position,
+                    drafted=len(draft),
+                    verified=n,
+                    accepted=min(accepted, count),
+                    rejected=accepted < n and count == accepted + 1,
+                    bonus=count == accepted + 1,
+                    tokens=new,
+                    phases=phases,
+                    ended=request.finish_reason,
+                    entropy=probe.entropy[span].tolist(),
+                    max_p=probe.max_p[span].tolist(),
+                    think_end_mass=probe.mass[span].tolist(),
+                    served_entropy=served.entropy.tolist() if served else [0.0] * (n + 1),  # greedy serves a one-hot
+                    served_max_p=served.max_p.tolist() if served else [1.0] * (n + 1),
+                    confidence=draft.confidence,
+                )
+                request.rounds.append(replace(row, **request.labels))
+            commits.append(Commit(request, new))
+        return commits
+
+    def _settle(
+        self, running: list[Request], commits: list[Commit], starts: list[int], features: Tensor | None
+    ) -> list[Tensor | None]:
+        """Keep in the cache what was committed, all but the last token, which is the next anchor."""
+        kept: list[Tensor | None] = []
+        for request, commit, start in zip(running, commits, starts, strict=False):
+            fed = len(request.context.tokens) - len(commit.tokens) - request.cached  # pending tokens
+            new = fed + len(commit.tokens) - 1
+            request.cached += new
+            self.cache.rollback(request.slot, request.cached)
+            kept.append(features[start : start + new] if features is not None else None)
+        return kept
+
+    def _release(self, finished: Sequence[Request]) -> None:
+        for request in finished:
+            self._running.remove(request)
+            self.cache.rollback(request.slot, 0)
+            self._free.append(request.slot)
+            if self.drafter is not None:
+                self.drafter.reset(request.context.request)

@@ -1,0 +1,57 @@
+"""Random numbers keyed by (seed, request, purpose, position), so that batch mates change no token."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+_CHUNK = 256  # uniforms made at a time; any value gives other numbers, so it is part of the definition
+
+
+def request_key(prompt: Sequence[int], occurrence: int) -> bytes:
+    """A request's identity from its own prompt: the n-th copy of a prompt has the same key in every batch and order."""
+    digest = hashlib.blake2b(np.asarray(prompt, dtype=np.int64).tobytes(), digest_size=16)
+    digest.update(occurrence.to_bytes(8, "little"))
+    return digest.digest()
+
+
+class KeyedDraws:
+    """The engine's `Draws`: one Philox stream per purpose, addressed by position.
+
+    A drafter names its purpose ``draft/<round>``. Discarded drafts may steer later capacity through stale confidences,
+    so a position that is drafted again must see a fresh number; accept tests and target draws are used once per
+    position.
+    """
+
+    def __init__(self, seed: int, key: bytes) -> None:
+        digest = hashlib.blake2b(seed.to_bytes(16, "little", signed=True) + key, digest_size=16).digest()
+        self._key = np.frombuffer(digest, dtype=np.uint64)
+        self._chunks: dict[tuple[str, int], np.ndarray] = {}
+
+    def uniform(self, purpose: str, position: int) -> float:
+        """A number in [0, 1) that depends on seed, request, purpose and position alone."""
+        index, offset = divmod(position, _CHUNK)
+        chunk = self._chunks.get((purpose, index))
+        if chunk is None:
+            name = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "little")
+            bits = np.random.Philox(key=self._key, counter=np.array([0, index, name, 0], dtype=np.uint64))
+            chunk = np.random.Generator(bits).random(_CHUNK)
+            if len(self._chunks) > 8:  # draft streams are one per round: keep the last few
+                self._chunks.pop(next(iter(self._chunks)))
+            self._chunks[purpose, index] = chunk
+        return float(chunk[offset])
+
+    def token(self, probs: Tensor, purpose: str, position: int) -> int:  # probs: [V]
+        return inverse_cdf(probs, self.uniform(purpose, position))
+
+    def accept(self, probability: float, position: int) -> bool:
+        return self.uniform("accept", position) < probability
+
+
+def inverse_cdf(probs: Tensor, u: float) -> int:  # probs: [V], any positive total
+    """The smallest id whose cumulative mass exceeds ``u`` times the total, summed in fp64."""
+    cumulative = np.cumsum(probs.cpu().numpy(), dtype=np.float64)
+    return int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))

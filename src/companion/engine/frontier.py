@@ -1,0 +1,48 @@
+"""The engine's `Frontier`: drafted slots, each revealed only after the one before it was admitted for good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from companion.protocols import Draft, Policy, RequestView
+from companion.scheduling.retrospective import Retrospective
+
+
+class DraftFrontier:
+    def __init__(self, requests: Sequence[RequestView], drafts: Sequence[Draft]) -> None:
+        self._requests = requests
+        self.__drafts = drafts  # name-mangled: a policy that reads ahead has to say so
+        self.lengths = [0] * len(drafts)
+
+    @property
+    def requests(self) -> Sequence[RequestView]:
+        return self._requests
+
+    def drafted(self, row: int) -> int:
+        return len(self.__drafts[row])
+
+    def admitted(self, row: int) -> int:
+        return self.lengths[row]
+
+    def confidence(self, row: int) -> float | None:
+        draft, k = self.__drafts[row], self.lengths[row]
+        return draft.confidence[k] if draft.confidence is not None and k < len(draft) else None
+
+    def revealed(self, row: int) -> Sequence[int]:
+        return self.__drafts[row].tokens[: self.lengths[row]]
+
+    def admit(self, row: int) -> None:
+        if self.lengths[row] == len(self.__drafts[row]):
+            raise IndexError(f"request {self.requests[row].request} has no drafted slot left to admit")
+        self.lengths[row] += 1
+
+
+def verification_lengths(
+    policy: Policy | Retrospective, requests: Sequence[RequestView], drafts: Sequence[Draft]
+) -> list[int]:
+    """How many tokens of each draft the policy admits."""
+    if isinstance(policy, Retrospective):
+        return policy.lengths(drafts)
+    frontier = DraftFrontier(requests, drafts)
+    policy.admit(frontier)
+    return frontier.lengths

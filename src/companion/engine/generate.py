@@ -1,0 +1,180 @@
+"""`generate`: prompts in, text and the Rounds table out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+from companion.engine.decode import Engine
+from companion.engine.draws import KeyedDraws, request_key
+from companion.engine.load import TextTarget
+from companion.engine.request import Request, StopRule
+from companion.phase.tracker import PhaseTracker
+from companion.protocols import Context, Drafter, Phase, Policy, Sampling
+from companion.rounds import Rounds
+from companion.scheduling.retrospective import Retrospective
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """One finished response: new tokens, their text and phases, why it ended, and its rounds.
+
+    The first token comes from the prefill and belongs to no round, so
+    ``len(tokens) == 1 + sum(r.committed for r in rounds)``.
+    """
+
+    prompt_tokens: list[int]
+    tokens: list[int]
+    phases: list[Phase]
+    text: str
+    finish_reason: Literal["stop", "length"]
+    rounds: Rounds
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """Newly committed tokens of one request; ``text`` is what they add, held back inside an unfinished character."""
+
+    request: int
+    tokens: list[int]
+    text: str
+    result: GenerationResult | None = None  # set by the last event of a request
+
+
+Prompts = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+
+
+@overload
+def generate(
+    target: TextTarget, drafter: Drafter | None, prompts: str | Sequence[int], **options: Any
+) -> GenerationResult: ...
+@overload
+def generate(
+    target: TextTarget, drafter: Drafter | None, prompts: Sequence[str] | Sequence[Sequence[int]], **options: Any
+) -> list[GenerationResult]: ...
+@overload
+def generate(
+    target: TextTarget, drafter: Drafter | None = None, prompts: None = None, **options: Any
+) -> GenerationResult | list[GenerationResult]: ...
+def generate(
+    target: TextTarget, drafter: Drafter | None = None, prompts: Any = None, **options: Any
+) -> GenerationResult | list[GenerationResult]:
+    """Decode one prompt or many, losslessly, with or without a drafter.
+
+    ``prompts`` is a user message, a list of them, or token ids (a list of ints, a list of lists, a [T] or [B, T]
+    tensor); ``input_ids=`` may be used for ids. One prompt gives one result, a list gives a list in the same order.
+    ``drafter`` None is plain decoding. The other arguments are those of `stream`.
+    """
+    input_ids = options.pop("input_ids", None)
+    if (prompts is None) == (input_ids is None):
+        raise ValueError("give either prompts or input_ids, one of the two")
+    given = prompts if input_ids is None else input_ids
+    given = given.tolist() if hasattr(given, "tolist") else given
+    many = not isinstance(given, str) and not (len(given) and isinstance(given[0], int))
+    results = {e.request: e.result for e in stream(target, drafter, given, **options) if e.result is not None}
+    ordered = [results[i] for i in range(len(results))]
+    return ordered if many else ordered[0]
+
+
+def stream(
+    target: TextTarget,
+    drafter: Drafter | None,
+    prompts: Prompts,
+    *,
+    max_new_tokens: int = 256,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    stop_token_ids: Iterable[int] | None = None,
+    stop_strings: str | Iterable[str] = (),
+    seed: int = 0,
+    policy: Policy | Retrospective | None = None,
+    thinking: bool = True,
+    max_batch: int = 8,
+    labels: Sequence[dict[str, Any]] | None = None,
+    allow_lossy: bool = False,
+) -> Iterator[StreamEvent]:
+    """As `generate`, yielding tokens as they are committed.
+
+    ``stop_token_ids`` None means the model's own. ``policy`` None drafts and verifies the drafter's full depth.
+    ``thinking`` goes to the chat template and has no effect on token ids. ``labels`` sets prompt_id, domain and mode of
+    each request's rounds. Random numbers are keyed by (seed, prompt, position, purpose), so that a request's tokens do
+    not depend on its batch mates. Raises ValueError on bad input, before anything is decoded.
+    """
+    sampling = Sampling(temperature, top_k, top_p, min_p)
+    encoded = _encode(target, prompts, thinking)
+    stops = frozenset(target.eos_token_ids if stop_token_ids is None else stop_token_ids)
+    strings = (stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings)
+    rule = StopRule(max_new_tokens, stops, strings, target.decode)
+    if labels is not None and len(labels) != len(encoded):
+        raise ValueError(f"there are {len(encoded)} prompts and {len(labels)} labels; give one for each")
+    capacity = max(len(ids) for ids in encoded) + max_new_tokens
+    if capacity > target.max_context:
+        longest = max(len(ids) for ids in encoded)
+        raise ValueError(
+            f"the longest prompt has {longest} tokens and max_new_tokens is {max_new_tokens}; the context of "
+            f"{target.name} "
+            f"holds {target.max_context}, so at most {max(0, target.max_context - longest)} new tokens fit"
+        )
+    engine = Engine(
+        target, drafter, policy, max_batch=min(max_batch, len(encoded)), capacity=capacity, allow_lossy=allow_lossy
+    )
+    copies: Counter[tuple[int, ...]] = Counter()
+    for index, ids in enumerate(encoded):
+        key = request_key(ids, copies[tuple(ids)])
+        copies[tuple(ids)] += 1
+        engine.submit(
+            Request(
+                context=Context(index, list(ids), sampling, KeyedDraws(seed, key)),
+                prompt_length=len(ids),
+                stop=rule,
+                tracker=PhaseTracker(target.tags, ids),
+                labels=dict(labels[index]) if labels else {"mode": "think" if thinking else "no_think"},
+            )
+        )
+    return _events(target, engine)
+
+
+def _events(target: TextTarget, engine: Engine) -> Iterator[StreamEvent]:
+    shown: dict[int, str] = {}
+    for commit in engine.run():
+        request = commit.request
+        number, before = request.context.request, shown.get(request.context.request, "")
+        text = target.decode(request.emitted)
+        whole = text if request.finish_reason else text.rstrip("\N{REPLACEMENT CHARACTER}")
+        shown[number] = whole
+        result = _result(target, request, text) if request.finish_reason else None
+        yield StreamEvent(number, commit.tokens, whole[len(before) :], result)
+
+
+def _result(target: TextTarget, request: Request, text: str) -> GenerationResult:
+    assert request.finish_reason is not None
+    prompt = request.context.tokens[: request.prompt_length]
+    phases = PhaseTracker(target.tags, prompt).label(request.emitted)
+    return GenerationResult(prompt, request.emitted, phases, text, request.finish_reason, Rounds(request.rounds))
+
+
+def _encode(target: TextTarget, prompts: Any, thinking: bool) -> list[list[int]]:
+    """Token ids of every prompt; ValueError on an empty list, an empty prompt, or an id outside the vocabulary."""
+    if isinstance(prompts, str):
+        prompts = [prompts]
+    prompts = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
+    if prompts and all(isinstance(p, int) for p in prompts):
+        prompts = [prompts]
+    if not prompts:
+        raise ValueError("there is no prompt; give a message, a list of messages, or token ids")
+    encoded = []
+    for prompt in prompts:
+        ids = target.render(prompt, thinking=thinking) if isinstance(prompt, str) else [int(t) for t in prompt]
+        if not ids:
+            raise ValueError("a prompt has no tokens; give at least one")
+        if not all(0 <= t < target.usable_vocab for t in ids):
+            wrong = next(t for t in ids if not 0 <= t < target.usable_vocab)
+            raise ValueError(
+                f"token id {wrong} is outside the vocabulary of {target.name} (0 to {target.usable_vocab - 1})"
+            )
+        encoded.append(ids)
+    return encoded

@@ -1,0 +1,51 @@
+"""Logits to the one distribution that is sampled, verified and reported."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from companion.protocols import Sampling
+
+
+def check_finite(logits: Tensor) -> None:  # [N, V]
+    """ValueError on NaN or +inf logits, or a row without any finite one; -inf (a masked id) is fine."""
+    peak = logits.amax(-1)
+    if not bool(torch.isfinite(peak).all()):
+        row = int((~torch.isfinite(peak)).nonzero()[0])
+        raise ValueError(
+            f"the model returned logits that are no distribution (row {row} has maximum {peak[row].item()}); "
+            "its weights or its inputs are broken, so nothing is emitted"
+        )
+
+
+def distribution(logits: Tensor, sampling: Sampling) -> Tensor:  # [N, V]
+    """Probabilities [N, V] after temperature, top-k, top-p and min-p, in that order, as transformers applies them.
+
+    Computed in fp32 (fp64 stays fp64). Temperature 0 is one-hot at the lowest id among the largest logits. Top-k keeps
+    exactly k tokens, ties going to the lower id, so that a support of k is a promise. Target and drafter both use it.
+    """
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    check_finite(logits)
+    if sampling.greedy:
+        return torch.zeros_like(logits).scatter_(-1, greedy(logits)[:, None], 1.0)
+    logits = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
+    if sampling.top_k and sampling.top_k < logits.shape[-1]:
+        order = logits.sort(dim=-1, descending=True, stable=True).indices[:, sampling.top_k :]
+        logits = logits.scatter(-1, order, float("-inf"))
+    if sampling.top_p < 1.0:
+        sorted_logits, order = logits.sort(dim=-1, descending=True, stable=True)
+        probs = sorted_logits.softmax(-1)
+        beyond = probs.cumsum(-1) - probs >= sampling.top_p  # mass before the token already reaches top_p
+        beyond[:, 0] = False
+        logits = logits.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), float("-inf"))
+    probs = logits.softmax(-1)
+    if sampling.min_p > 0.0:
+        probs = probs.where(probs >= sampling.min_p * probs.amax(-1, keepdim=True), 0.0)
+        probs = probs / probs.sum(-1, keepdim=True)
+    return probs
+
+
+def greedy(logits: Tensor) -> Tensor:  # [N, V]
+    """Argmax [N], the lowest id among ties on every device."""
+    return (logits == logits.amax(-1, keepdim=True)).to(torch.uint8).argmax(-1)

@@ -1,0 +1,253 @@
+"""The target's forward: Qwen3 over one flat stream of tokens.
+
+Linear layers, norms and the head see a flat stream [N, d] of the tokens of all requests; only attention knows which
+request a token belongs to and reads that request's own cache. There is no padding, and rolling back is a length.
+Equal to transformers' `Qwen3ForCausalLM` on the same weights, to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from companion.engine.cache import Cache, segment
+from companion.protocols import KVCache, RaggedBatch, TargetOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Qwen3Shape:
+    """The numbers of a Qwen3 configuration that the forward needs."""
+
+    vocab_size: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    rope_theta: float
+    max_context: int
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Qwen3Shape:
+        """Read a transformers config; refuses what this forward does not compute (ValueError)."""
+        kind = config.get("model_type")
+        if kind != "qwen3":
+            raise ValueError(
+                f"the model is of type {kind!r}, and this engine computes 'qwen3' only: models with sliding windows or "
+                "recurrent state cannot be rolled back by a length"
+            )
+        if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or ()):
+            raise ValueError("the model uses sliding-window attention, whose cache cannot be rolled back by a length")
+        if config.get("attention_bias"):
+            raise ValueError("the model has biases in its attention projections; Qwen3 has none")
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        if rope.get("rope_type", "default") != "default":
+            raise ValueError(f"rope_type {rope['rope_type']!r} is not supported; only the default rotary embedding is")
+        theta = rope.get("rope_theta") or config.get("rope_theta") or 1e6
+        heads = config["num_attention_heads"]
+        return cls(
+            vocab_size=config["vocab_size"],
+            hidden=config["hidden_size"],
+            layers=config["num_hidden_layers"],
+            heads=heads,
+            kv_heads=config["num_key_value_heads"],
+            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+            eps=config["rms_norm_eps"],
+            rope_theta=float(theta),
+            max_context=config["max_position_embeddings"],
+        )
+
+
+class Layer(NamedTuple):
+    input_norm: Tensor  # [d]
+    qkv: Tensor  # [(heads + 2 kv_heads) head_dim, d]
+    qk_norm: Tensor  # [heads + kv_heads, head_dim]
+    out: Tensor  # [d, heads head_dim]
+    mlp_norm: Tensor  # [d]
+    gate_up: Tensor  # [2 m, d]
+    down: Tensor  # [d, m]
+
+
+class Qwen3Target:
+    """Qwen3 weights behind the `Target` protocol.
+
+    ``weights`` are transformers' tensors under their own names (``model.layers.0.self_attn.q_proj.weight`` and so on);
+    they are fused (q, k, v; gate, up) and cast to ``dtype`` on ``device``. ``usable_vocab`` is the number of ids the
+    tokenizer knows: rows of a padded head beyond it get -inf and can never be sampled.
+    """
+
+    def __init__(
+        self,
+        shape: Qwen3Shape,
+        weights: Mapping[str, Tensor],
+        *,
+        name: str = "target",
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        usable_vocab: int | None = None,
+    ) -> None:
+        self.shape, self.name = shape, name
+        self.device, self.dtype = torch.device(device), dtype
+        self.vocab_size, self.max_context = shape.vocab_size, shape.max_context
+        self.usable_vocab = shape.vocab_size if usable_vocab is None else min(usable_vocab, shape.vocab_size)
+
+        def take(key: str) -> Tensor:
+            if key not in weights:
+                raise ValueError(f"the weights of {name} lack {key!r}: this is not a complete Qwen3 checkpoint")
+            return weights[key].to(self.device, dtype)
+
+        self.embedding = take("model.embed_tokens.weight")  # [V, d]
+        if self.embedding.shape != (shape.vocab_size, shape.hidden):
+            raise ValueError(
+                f"the embedding of {name} has shape {tuple(self.embedding.shape)}, "
+                f"its configuration says {(shape.vocab_size, shape.hidden)}"
+            )
+        self.head = take("lm_head.weight") if "lm_head.weight" in weights else self.embedding  # [V, d]
+        self.final_norm = take("model.norm.weight")
+        self.layers = [self._fuse(take, f"model.layers.{i}.") for i in range(shape.layers)]
+        self.cos, self.signed_sin = self._rotary_table()
+
+    def _fuse(self, take: Any, prefix: str) -> Layer:
+        attention = prefix + "self_attn."
+        q_norm, k_norm = take(attention + "q_norm.weight"), take(attention + "k_norm.weight")
+        heads, kv_heads = self.shape.heads, self.shape.kv_heads
+        return Layer(
+            input_norm=take(prefix + "input_layernorm.weight"),
+            qkv=torch.cat([take(f"{attention}{p}_proj.weight") for p in "qkv"]),
+            qk_norm=torch.cat([q_norm.expand(heads, -1), k_norm.expand(kv_heads, -1)]),
+            out=take(attention + "o_proj.weight"),
+            mlp_norm=take(prefix + "post_attention_layernorm.weight"),
+            gate_up=torch.cat([take(prefix + "mlp.gate_proj.weight"), take(prefix + "mlp.up_proj.weight")]),
+            down=take(prefix + "mlp.down_proj.weight"),
+        )
+
+    def _rotary_table(self) -> tuple[Tensor, Tensor]:
+        """cos and sin of every position, [max_context, 1, head_dim]; the sign of rotate-half is folded into sin."""
+        half = self.shape.head_dim // 2
+        inverse = 1.0 / self.shape.rope_theta ** (torch.arange(half, dtype=torch.float32) / half)
+        angle = torch.arange(self.max_context, dtype=torch.float32)[:, None] * inverse  # [P, half]
+        cos, sin = angle.cos(), angle.sin()
+        table = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+        return tuple(t[:, None].to(self.device, self.dtype) for t in table)  # type: ignore[return-value]
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, a tied head counted once."""
+        tensors = [self.embedding, self.final_norm, *(w for layer in self.layers for w in layer)]
+        extra = self.shape.layers * (self.shape.heads + self.shape.kv_heads - 2) * self.shape.head_dim  # expanded norms
+        untied = self.head.numel() if self.head is not self.embedding else 0
+        return sum(t.numel() for t in tensors) - extra + untied
+
+    def new_cache(self, slots: int, capacity: int) -> Cache:
+        s = self.shape
+        return Cache(s.layers, slots, s.kv_heads, capacity, s.head_dim, self.device, self.dtype)
+
+    @torch.inference_mode()
+    def forward(self, batch: RaggedBatch, cache: KVCache, taps: Sequence[int] = ()) -> TargetOutput:
+        """Run the stream, append its keys and values to ``cache``, return logits [M, V] (fp32) and tapped features.
+
+        Tap i is the output of decoder layer i; -1 is the embedding. The cache's lengths grow by what was fed.
+        """
+        assert isinstance(cache, Cache)
+        spans = list(zip(batch.slots, batch.starts, batch.starts[1:], batch.lengths, strict=False))
+        masks = [self._causal_mask(stop - start, length) for _, start, stop, length in spans]
+        cos, sin = self.cos[batch.positions], self.signed_sin[batch.positions]  # [N, 1, head_dim]
+        x = F.embedding(batch.tokens, self.embedding)  # [N, d]
+        tapped = {-1: x} if -1 in taps else {}
+        for index, layer in enumerate(self.layers):
+            x = x + self._attention(layer, x, cos, sin, spans, masks, cache.keys[index], cache.values[index])
+            x = x + self._mlp(layer, x)
+            if index in taps:
+                tapped[index] = x
+        for slot, start, stop, length in spans:
+            cache.lengths[slot] = length + stop - start
+        rows = x if batch.logit_rows is None else x[batch.logit_rows]
+        logits = F.linear(F.rms_norm(rows, (self.shape.hidden,), self.final_norm, self.shape.eps), self.head).float()
+        if self.usable_vocab < self.vocab_size:
+            logits[:, self.usable_vocab :] = float("-inf")
+        features = torch.stack([tapped[i] for i in taps], dim=1) if taps else None
+        return TargetOutput(logits, features)
+
+    def _attention(
+        self,
+        layer: Layer,
+        x: Tensor,  # [N, d]
+        cos: Tensor,  # [N, 1, head_dim]
+        sin: Tensor,
+        spans: list[tuple[int, int, int, int]],
+        masks: list[Tensor | None],
+        keys: Tensor,  # [slots, kv_heads, capacity, head_dim]
+        values: Tensor,
+    ) -> Tensor:
+        s = self.shape
+        qkv = F.linear(F.rms_norm(x, (s.hidden,), layer.input_norm, s.eps), layer.qkv)
+        qkv = qkv.view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
+        qk, v = qkv[:, : s.heads + s.kv_heads], qkv[:, s.heads + s.kv_heads :]
+        qk = F.rms_norm(qk, (s.head_dim,), None, s.eps) * layer.qk_norm
+        qk = torch.addcmul(qk * cos, torch.roll(qk, s.head_dim // 2, -1), sin)
+        q, k, v = (t.transpose(0, 1) for t in (qk[:, : s.heads], qk[:, s.heads :], v))  # [heads, N, head_dim]
+        outputs = []
+        for (slot, start, stop, length), mask in zip(spans, masks, strict=True):
+            end = length + stop - start
+            keys[slot, :, length:end] = k[:, start:stop]
+            values[slot, :, length:end] = v[:, start:stop]
+            seen = segment(keys, slot, end)[None], segment(values, slot, end)[None]
+            out = F.scaled_dot_product_attention(q[None, :, start:stop], *seen, attn_mask=mask, enable_gqa=True)
+            outputs.append(out[0].transpose(0, 1).reshape(stop - start, -1))
+        return F.linear(outputs[0] if len(outputs) == 1 else torch.cat(outputs), layer.out)
+
+    def _mlp(self, layer: Layer, x: Tensor) -> Tensor:  # [N, d]
+        gate, up = F.linear(F.rms_norm(x, (self.shape.hidden,), layer.mlp_norm, self.shape.eps), layer.gate_up).chunk(
+            2, -1
+        )
+        return F.linear(F.silu(gate) * up, layer.down)
+
+    def _causal_mask(self, new: int, cached: int) -> Tensor | None:
+        """Additive mask [new, cached + new]; a single new token sees everything and needs none."""
+        if new == 1:
+            return None
+        mask = torch.full((new, cached + new), float("-inf"), device=self.device, dtype=self.dtype)
+        return mask.triu_(cached + 1)
+
+    def logits(self, tokens: Sequence[int]) -> Tensor:
+        """Logits [T, V] of every position of one sequence, from an empty cache."""
+        batch = single(list(tokens), slot=0, cached=0, device=self.device)
+        return self.forward(batch, self.new_cache(1, len(batch.tokens))).logits
+
+
+def single(tokens: list[int], *, slot: int, cached: int, device: torch.device) -> RaggedBatch:
+    """A stream of one request whose first ``cached`` tokens are already in the cache."""
+    if not tokens:
+        raise ValueError("the token list is empty; a forward needs at least one token")
+    n = len(tokens)
+    return RaggedBatch(
+        tokens=torch.tensor(tokens, device=device),
+        positions=torch.arange(cached, cached + n, device=device),
+        slots=[slot],
+        starts=[0, n],
+        lengths=[cached],
+    )
+
+
+def ragged(rows: Sequence[tuple[int, int, Sequence[int]]], device: torch.device) -> RaggedBatch:
+    """One flat stream of ``(slot, cached, tokens)`` rows, each continuing its own request."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    starts = [0]
+    for _, cached, row in rows:
+        tokens.extend(row)
+        positions.extend(range(cached, cached + len(row)))
+        starts.append(len(tokens))
+    return RaggedBatch(
+        tokens=torch.tensor(tokens, device=device),
+        positions=torch.tensor(positions, device=device),
+        slots=[slot for slot, _, _ in rows],
+        starts=starts,
+        lengths=[cached for _, cached, _ in rows],
+    )

@@ -1,0 +1,25 @@
+"""Fixed depth: draft and verify the same number of tokens in every round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from companion.protocols import Frontier, RequestView
+
+
+class FixedDepth:
+    """Draft ``depth`` tokens and verify all of them. Depth 0 is plain decoding."""
+
+    def __init__(self, depth: int) -> None:
+        if depth < 0:
+            raise ValueError(f"depth must be an integer >= 0, got {depth}; 0 is plain decoding")
+        self.depth = depth
+        self.name = f"fixed-{depth}"
+
+    def draft_depths(self, requests: Sequence[RequestView]) -> Sequence[int]:
+        return [self.depth] * len(requests)
+
+    def admit(self, frontier: Frontier) -> None:
+        for row in range(len(frontier.requests)):
+            for _ in range(frontier.drafted(row)):
+                frontier.admit(row)
