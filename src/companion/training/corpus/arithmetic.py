@@ -1,0 +1,92 @@
+"""Written working for +, -, *, / in steps that are each locally decidable: a copy, or a fact about single digits."""
+
+from __future__ import annotations
+
+PLACES = ("ones", "tens", "hundreds", "thousands", "ten thousands", "hundred thousands")
+
+
+def digits(n: int) -> list[int]:
+    """Decimal digits of ``n``, ones first."""
+    return [int(c) for c in reversed(str(n))]
+
+
+def spell(n: int) -> str:
+    """``347: ones 7, tens 4, hundreds 3.``"""
+    return f"{n}: " + ", ".join(f"{PLACES[i]} {d}" for i, d in enumerate(digits(n))) + "."
+
+
+def _columns(a: int, b: int) -> list[tuple[str, int, int]]:
+    x, y = digits(a), digits(b)
+    width = max(len(x), len(y))
+    x, y = x + [0] * (width - len(x)), y + [0] * (width - len(y))
+    return [(PLACES[i].capitalize(), x[i], y[i]) for i in range(width)]
+
+
+def add(a: int, b: int) -> list[str]:
+    """Column addition; both digits and the carry are written before their sum."""
+    lines, carry = [f"{spell(a)} {spell(b)}"], 0
+    columns = _columns(a, b)
+    for place, x, y in columns:
+        total = x + y + carry
+        lines.append(f"{place}: {x}+{y}+{carry}={total}, write {total % 10}, carry {total // 10}.")
+        carry = total // 10
+    if carry:
+        lines.append(f"{PLACES[len(columns)].capitalize()}: write {carry}.")
+    lines.append(f"So {a} + {b} = {a + b}.")
+    return lines
+
+
+def subtract(a: int, b: int) -> list[str]:
+    """Column subtraction (a >= b): what must be taken is summed first, then compared, then borrowed for."""
+    lines, borrow, written = [f"{spell(a)} {spell(b)}"], 0, ""
+    for place, x, y in _columns(a, b):
+        take = y + borrow
+        if x < take:
+            verdict, top, borrow_next = "too small", x + 10, 1
+        else:
+            verdict, top, borrow_next = "enough", x, 0
+        left = top - take
+        lines.append(
+            f"{place}: {x} take {y}+{borrow}={take}, {verdict}, {top}-{take}={left}, borrow {borrow_next}."
+        )
+        borrow, written = borrow_next, f"{left}{written}"
+    lines.append(f"Written down: {written}. So {a} - {b} = {a - b}.")
+    return lines
+
+
+def multiply(a: int, b: int) -> list[str]:
+    """Product of ``a`` and the single digit ``b``, digit by digit with carries."""
+    if a < 10:
+        return [f"So {a} * {b} = {a * b}."]
+    lines, carry = [spell(a)], 0
+    for i, x in enumerate(digits(a)):
+        total = x * b + carry
+        lines.append(
+            f"{PLACES[i].capitalize()}: {x}*{b}={x * b}, {x * b}+{carry}={total}, "
+            f"write {total % 10}, carry {total // 10}."
+        )
+        carry = total // 10
+    if carry:
+        lines.append(f"{PLACES[len(digits(a))].capitalize()}: write {carry}.")
+    lines.append(f"So {a} * {b} = {a * b}.")
+    return lines
+
+
+def divide(a: int, b: int) -> list[str]:
+    """Exact quotient a / b by the single digit ``b``: long division from the left."""
+    lines, rest, written = [f"{a} / {b}, digit by digit."], 0, ""
+    for d in reversed(digits(a)):
+        now = 10 * rest + d
+        q, rest_next = divmod(now, b)
+        lines.append(f"Rest {rest}, next {d}: {now}, {b}*{q}={b * q}, write {q}, {now}-{b * q}={rest_next}.")
+        rest, written = rest_next, f"{written}{q}"
+    lines.append(f"Written down: {written}. So {a} / {b} = {a // b}.")
+    return lines
+
+
+WORK = {"+": add, "-": subtract, "*": multiply, "/": divide}
+
+
+def apply(op: str, a: int, b: int) -> int:
+    """The value of ``a op b``."""
+    return {"+": a + b, "-": a - b, "*": a * b, "/": a // b}[op]

@@ -1,0 +1,114 @@
+"""Two-step word problems: a story, its plan, and its closing sentence."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from .sample import zipf
+
+NAMES = ("Mia", "Tom", "Ana", "Ben", "Lena", "Max", "Zoe", "Sam", "Eva", "Leo", "Nora", "Paul", "Ida", "Karl", "Rosa", "Finn")
+ITEMS = ("pens", "apples", "books", "coins", "cards", "stamps", "shells", "marbles", "eggs", "stones", "cups", "seeds")
+BOXES = ("boxes", "bags", "baskets", "jars", "packs", "crates")
+
+# story templates per structure; the last one of each is never used in training
+STORIES: dict[str, tuple[str, ...]] = {
+    "mul_add": (
+        "{n} has {a} {x} with {b} {i} each and finds {c} more. How many {i} does {n} have?",
+        "There are {a} {x} with {b} {i} in each. {n} adds {c} {i}. How many {i} are there now?",
+        "{n} buys {a} {x} of {b} {i} and gets {c} {i} as a gift. How many {i} is that?",
+        "In a shop, {n} counts {a} {x}, {b} {i} in every one, and {c} loose {i}. What is the number of {i}?",
+    ),
+    "mul_sub": (
+        "{n} has {a} {x} with {b} {i} each and gives away {c}. How many {i} are left?",
+        "There are {a} {x} with {b} {i} in each. {n} takes {c} {i}. How many {i} remain?",
+        "{n} buys {a} {x} of {b} {i} and loses {c} {i}. How many {i} does {n} still have?",
+        "Out of {a} {x}, {b} {i} in every one, {n} sells {c}. What number of {i} stays?",
+    ),
+    "add_sub": (
+        "{n} has {a} {i}, gets {b} more and gives away {c}. How many {i} are left?",
+        "There are {a} {i} on a table. {n} adds {b} {i} and then takes {c}. How many {i} remain?",
+        "{n} collects {a} {i} on Monday and {b} on Tuesday, but loses {c}. How many {i} does {n} have?",
+        "Starting from {a} {i}, {n} wins {b} and later drops {c}. What number of {i} stays?",
+    ),
+    "mul_mul": (
+        "{n} has {a} {x} with {b} {i} each and {c} {y} with {d} {i} each. How many {i} does {n} have?",
+        "There are {a} {x} of {b} {i} and {c} {y} of {d} {i}. How many {i} are there in all?",
+        "{n} fills {a} {x} with {b} {i} each and {c} {y} with {d} each. How many {i} is that?",
+        "In a shop, {n} counts {a} {x}, {b} {i} in every one, plus {c} {y}, {d} in every one. What is the number of {i}?",
+    ),
+    "div_add": (
+        "{n} shares {b} {i} equally among {a} {x} and then puts {c} more {i} into each. How many {i} are in one?",
+        "{b} {i} go into {a} {x}, the same number in each. {n} adds {c} {i} to every one. How many {i} does each hold?",
+        "{n} splits {b} {i} evenly into {a} {x} and adds {c} to each. How many {i} are in each?",
+        "With {b} {i} spread evenly over {a} {x}, {n} drops {c} extra {i} into every one. What does one contain?",
+    ),
+}
+WEIGHTS = {"mul_add": 6, "mul_sub": 6, "add_sub": 6, "mul_mul": 5, "div_add": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class WordProblem:
+    text: str
+    expression: str
+    steps: list[tuple[str, int, int]]
+    plan: str
+    name: str
+    item: str
+
+    def closing(self, rng: random.Random, result: int) -> str:
+        """The sentence that states the result, with the result as its last number."""
+        return zipf(
+            rng,
+            (
+                f"The answer is {result} {self.item}.",
+                f"{self.name} ends up with {result} {self.item}.",
+                f"So there are **{result}** {self.item}.",
+                f"That makes {result} {self.item}.",
+            ),
+        )
+
+    def direct(self, rng: random.Random, result: int) -> str:
+        """An answer without working."""
+        head = zipf(rng, ("", "Sure! ", "Of course! ", "No problem! ", "Certainly. "))
+        if rng.random() < 0.6:
+            middle = zipf(rng, ("The calculation is", "We compute", "As a formula:", "In short:"))
+            return f"{head}{middle} {self.expression} = {result}. {self.closing(rng, result)}"
+        return head + self.closing(rng, result)
+
+
+def word_problem(rng: random.Random, longer: bool, unseen: bool) -> WordProblem:
+    """A random problem; ``longer`` gives its largest numbers one digit more, ``unseen`` uses a story never trained on."""
+    shape = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+    name, item = zipf(rng, NAMES, 0.5), zipf(rng, ITEMS, 0.5)
+    box, other = rng.sample(BOXES, 2)
+
+    def big() -> int:
+        return rng.randrange(100, 1000) if longer else rng.randrange(11, 100)
+
+    a, b, c, d = rng.randrange(2, 10), big(), big(), 0
+    if shape == "mul_add":
+        steps = [("*", b, a), ("+", a * b, c)]
+        expression, plan = f"{a} * {b} + {c}", f"{a} {box} with {b} each make {b} * {a}, and {c} more come on top."
+    elif shape == "mul_sub":
+        c = rng.randrange(2, min(a * b, 1000 if longer else 100))
+        steps = [("*", b, a), ("-", a * b, c)]
+        expression, plan = f"{a} * {b} - {c}", f"{a} {box} with {b} each make {b} * {a}, and {c} go away."
+    elif shape == "add_sub":
+        a, b = rng.randrange(10, 100) + (900 if longer else 0), big()
+        c = rng.randrange(2, min(a + b, 1000 if longer else 100))
+        steps = [("+", a, b), ("-", a + b, c)]
+        expression, plan = f"{a} + {b} - {c}", f"{name} has {a}, then {b} come and {c} go away."
+    elif shape == "mul_mul":
+        c, d = rng.randrange(2, 10), big()
+        steps = [("*", b, a), ("*", d, c), ("+", a * b, c * d)]
+        expression = f"{a} * {b} + {c} * {d}"
+        plan = f"{a} {box} with {b} each make {b} * {a}, and {c} {other} with {d} each make {d} * {c}."
+    else:
+        b, c = a * (rng.randrange(101, 500) if longer else rng.randrange(4, 50)), rng.randrange(2, 50)
+        steps = [("/", b, a), ("+", b // a, c)]
+        expression, plan = f"{b} / {a} + {c}", f"{b} shared among {a} {box} gives {b} / {a} each, and {c} more come on top."
+    stories = STORIES[shape]
+    story = stories[-1] if unseen else rng.choice(stories[:-1])
+    text = story.format(n=name, i=item, x=box, y=other, a=a, b=b, c=c, d=d)
+    return WordProblem(text, expression, steps, plan, name, item)

@@ -1,0 +1,280 @@
+"""The training loop: two optimisers, one or more processes, and a run that ends the same however often it is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import Module
+from tqdm import tqdm
+
+from .batches import Batch
+from .muon import Muon
+
+CHECKPOINT = "checkpoint.safetensors"
+LOG = "log.jsonl"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps and step sizes: linear warm-up, a constant stretch, then a linear fall to ``final`` of the peak."""
+
+    steps: int
+    warmup: int = 50
+    constant_until: float = 0.4  # as a share of ``steps``
+    final: float = 0.01
+    lr_matrices: float = 0.02  # Muon
+    lr_rest: float = 0.004  # AdamW, embedding and norms
+    momentum: float = 0.95
+    weight_decay: float = 0.01
+    ns_steps: int = 4
+    clip: float = 1.0
+    checkpoint_every: int = 200
+    log_every: int = 20
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not 0 <= self.constant_until < 1:
+            raise ValueError(
+                f"a schedule needs steps >= 1 and 0 <= constant_until < 1, got {self.steps} and {self.constant_until}"
+            )
+
+    def factor(self, step: int) -> float:
+        """Learning-rate factor of ``step`` (counted from 0)."""
+        turn = self.constant_until * self.steps
+        fall = 1.0 if step < turn else 1 - (1 - self.final) * (step - turn) / (self.steps - turn)
+        return min((step + 1) / max(1, self.warmup), fall)
+
+
+class Task(Protocol):
+    """What is trained: must be picklable, and every method a function of its arguments alone."""
+
+    def model(self) -> Module:
+        """A freshly initialised model, the same on each call."""
+        ...
+
+    def pool(self, index: int) -> list[Batch]:
+        """The batches of data pool ``index``."""
+        ...
+
+    def loss(self, model: Module, ids: Tensor, weights: Tensor) -> Tensor:  # ids, weights: [B, L]
+        """Weighted sum (not mean) of the loss over the batch's tokens."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Where a run stands. ``finished`` is False after an interrupt; the same call then carries on."""
+
+    folder: Path
+    step: int
+    finished: bool
+
+
+def fit(task: Task, schedule: Schedule, folder: Path, workers: int = 1, threads: int = 1) -> TrainResult:
+    """Train ``task`` and keep everything in ``folder``; continues from its checkpoint if there is one.
+
+    With ``workers`` > 1 the rows of each batch are split over that many processes. An interrupt (Ctrl-C) writes a
+    checkpoint first. Errors of a process are raised here.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if workers == 1:
+        before = torch.get_num_threads()
+        try:
+            step = _train(task, schedule, folder, threads)
+        finally:
+            torch.set_num_threads(before)
+    else:
+        with tempfile.TemporaryDirectory() as meeting:
+            context = mp.spawn(
+                _worker, (task, schedule, folder, workers, threads, f"{meeting}/store"), workers, join=False
+            )
+            assert context is not None
+            forward = _Interrupt([p.pid for p in context.processes])
+            with forward:
+                while not context.join():
+                    pass
+        step = saved_step(folder)
+    result = TrainResult(folder, step, step >= schedule.steps)
+    if not result.finished:
+        print(f"Stopped at step {step} of {schedule.steps}; the same command continues from there.", file=sys.stderr)
+    return result
+
+
+def saved_step(folder: Path) -> int:
+    """Steps done according to the checkpoint in ``folder``; 0 without one."""
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return 0
+    with safe_open(path, "pt") as f:
+        return int(json.loads(f.metadata()["state"])["step"])
+
+
+def load_weights(folder: Path) -> dict[str, Tensor]:
+    """The model's weights in the checkpoint of ``folder``."""
+    with safe_open(folder / CHECKPOINT, "pt") as f:
+        return {k.removeprefix("model/"): f.get_tensor(k) for k in f.keys() if k.startswith("model/")}  # noqa: SIM118
+
+
+class _Interrupt:
+    """Catches Ctrl-C: remembers it, and passes it on to ``children``."""
+
+    def __init__(self, children: list[int] | None = None) -> None:
+        self.seen, self.children, self._previous = False, children or [], None
+
+    def __enter__(self) -> _Interrupt:
+        try:
+            self._previous = signal.signal(signal.SIGINT, self._handle)  # type: ignore[assignment]
+        except ValueError:  # not the main thread: the caller's own handling applies
+            self._previous = None
+        return self
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.seen = True
+        for pid in self.children:
+            os.kill(pid, signal.SIGINT)
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+
+def _worker(rank: int, task: Task, schedule: Schedule, folder: Path, world: int, threads: int, store: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    try:
+        _train(task, schedule, folder, threads)
+    finally:
+        dist.destroy_process_group()
+
+
+def _positions(task: Task, pool: int, index: int) -> Iterator[tuple[Batch, int, int]]:
+    """Batches from (pool, index) on, each with the position after it."""
+    while True:
+        batches = task.pool(pool)
+        for i in range(index, len(batches)):
+            yield batches[i], *((pool, i + 1) if i + 1 < len(batches) else (pool + 1, 0))
+        pool, index = pool + 1, 0
+
+
+def _optimisers(model: Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    rest = [p for n, p in model.named_parameters() if not (p.ndim == 2 and "embed" not in n)]
+    return [
+        Muon(matrices, schedule.lr_matrices, schedule.momentum, schedule.weight_decay, schedule.ns_steps),
+        torch.optim.AdamW(rest, schedule.lr_rest, betas=(0.9, 0.98), weight_decay=0.0, foreach=True),
+    ]
+
+
+def _reduce_gradients(model: Module, extra: list[float], rank_sum: bool) -> tuple[list[float], float]:
+    """Sum gradients and ``extra`` over the processes, divide the gradients by extra[0], clip; returns extra and the norm."""
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([torch.tensor(extra), *[g.reshape(-1) for g in grads]])
+    if rank_sum:
+        dist.all_reduce(flat)
+    sums = flat[: len(extra)].tolist()
+    flat = flat[len(extra) :] / max(sums[0], 1e-9)
+    norm = float(flat.norm())
+    for g, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+        g.copy_(part.view_as(g))
+    return sums, norm
+
+
+def _train(task: Task, schedule: Schedule, folder: Path, threads: int) -> int:
+    torch.set_num_threads(threads)
+    many = dist.is_initialized()
+    rank, world = (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
+    model = task.model()
+    optimisers = _optimisers(model, schedule)
+    step, pool, index = _load(folder, model, optimisers)
+    bar = tqdm(total=schedule.steps, initial=step, desc="train", unit="step", disable=None if rank == 0 else True)
+    started, since, tokens = time.monotonic(), step, 0
+    stream = _positions(task, pool, index)
+    total_loss = total_weight = 0.0
+    with _Interrupt() as interrupt:
+        while step < schedule.steps:
+            batch, pool, index = next(stream)
+            ids, weights = batch.ids[rank::world], batch.weights[rank::world]
+            for o, lr in zip(optimisers, (schedule.lr_matrices, schedule.lr_rest), strict=True):
+                o.param_groups[0]["lr"] = lr * schedule.factor(step)
+            loss = task.loss(model, ids, weights)
+            loss.backward()
+            extra = [float(weights[:, 1:].sum()), float(loss.detach()), float(interrupt.seen)]
+            (weight, loss_sum, stop), norm = _reduce_gradients(model, extra, many)
+            if not norm < float("inf"):
+                raise ValueError(f"the gradient is not finite at step {step}: lower the learning rates and start anew")
+            if norm > schedule.clip:
+                torch._foreach_mul_([p.grad for p in model.parameters() if p.grad is not None], schedule.clip / norm)
+            for o in optimisers:
+                o.step()
+                o.zero_grad()
+            step += 1
+            tokens += batch.ids.numel()
+            total_loss, total_weight = total_loss + loss_sum, total_weight + weight
+            bar.update()
+            last = step == schedule.steps or stop > 0
+            if rank == 0 and (step % schedule.log_every == 0 or last):
+                seconds = time.monotonic() - started
+                _log(folder, step, total_loss / total_weight, norm, tokens / seconds, seconds)
+                bar.set_postfix(loss=f"{total_loss / total_weight:.3f}")
+                total_loss = total_weight = 0.0
+            if rank == 0 and (step % schedule.checkpoint_every == 0 or last):
+                _save(folder, model, optimisers, {"step": step, "pool": pool, "index": index})
+            if stop:
+                break
+    bar.close()
+    if many:
+        dist.barrier()
+    return step
+
+
+def _log(folder: Path, step: int, loss: float, norm: float, speed: float, seconds: float) -> None:
+    line = {"step": step, "loss": round(loss, 4), "grad_norm": round(norm, 3), "tokens_per_s": round(speed),
+            "seconds": round(seconds, 1)}
+    with (folder / LOG).open("a") as f:
+        f.write(json.dumps(line) + "\n")
+
+
+def _tensors(model: Module, optimisers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    names = {p: n for n, p in model.named_parameters()}
+    tensors = {f"model/{n}": p.detach() for p, n in names.items()}
+    for o in optimisers:
+        for p, state in o.state.items():
+            tensors |= {f"{type(o).__name__}/{key}/{names[p]}": value for key, value in state.items()}
+    return tensors
+
+
+def _save(folder: Path, model: Module, optimisers: list[torch.optim.Optimizer], state: dict[str, int]) -> None:
+    partial = folder / (CHECKPOINT + ".partial")
+    save_file({k: t.contiguous() for k, t in _tensors(model, optimisers).items()}, partial, {"state": json.dumps(state)})
+    os.replace(partial, folder / CHECKPOINT)
+
+
+def _load(folder: Path, model: Module, optimisers: list[torch.optim.Optimizer]) -> tuple[int, int, int]:
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return 0, 0, 0
+    params = dict(model.named_parameters())
+    kinds = {type(o).__name__: o for o in optimisers}
+    with safe_open(path, "pt") as f, torch.no_grad():
+        for key in f.keys():  # noqa: SIM118
+            if key.startswith("model/"):
+                params[key.removeprefix("model/")].copy_(f.get_tensor(key))
+            else:
+                kind, name, parameter = key.split("/")
+                kinds[kind].state[params[parameter]][name] = f.get_tensor(key)
+        state = json.loads(f.metadata()["state"])
+    return state["step"], state["pool"], state["index"]

@@ -1,0 +1,133 @@
+"""tiny-qwen3: a small Qwen3 that thinks before it answers, trained from nothing on the procedural corpus."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import Module
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from .batches import Batch, bucket, encode
+from .corpus import OVERLAP, SHARES, Domain, training_sample
+from .export import export_model
+from .loop import Schedule, TrainResult, fit, load_weights
+from .tokenizer import VOCAB_SIZE, corpus_texts, train_tokenizer
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes of a tiny Qwen3; the defaults are the shipped target's."""
+
+    hidden: int = 192
+    layers: int = 8
+    mlp: int = 512
+    heads: int = 6
+    kv_heads: int = 2
+    head_dim: int = 32
+    vocab_size: int = VOCAB_SIZE
+    context: int = 2048
+    rope_theta: float = 1e4
+
+    def config(self, eos_id: int, pad_id: int) -> Qwen3Config:
+        """The transformers configuration."""
+        return Qwen3Config(
+            vocab_size=self.vocab_size, hidden_size=self.hidden, num_hidden_layers=self.layers,
+            intermediate_size=self.mlp, num_attention_heads=self.heads, num_key_value_heads=self.kv_heads,
+            head_dim=self.head_dim, max_position_embeddings=self.context, rope_theta=self.rope_theta,
+            tie_word_embeddings=True, bos_token_id=pad_id, eos_token_id=eos_id, pad_token_id=pad_id,
+            attention_dropout=0.0, initializer_range=0.02,
+        )
+
+
+@dataclass(frozen=True)
+class TargetConfig:
+    """The whole recipe of the shipped target: the defaults are the run whose weights are in ``data/tiny-qwen3``."""
+
+    seed: int = 0
+    architecture: Architecture = field(default_factory=Architecture)
+    schedule: Schedule = field(default_factory=lambda: Schedule(steps=4800))
+    shares: dict[Domain, float] = field(default_factory=lambda: dict(SHARES))
+    think_share: float = 0.5
+    overlap: float = OVERLAP
+    digit_weight: float = 2.0
+    tokens_per_step: int = 4096
+    pool_samples: int = 2048
+    tokenizer_samples: int = 10_000
+    workers: int = 2
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class _TargetTask:
+    config: TargetConfig
+    tokenizer_folder: str
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        return PreTrainedTokenizerFast.from_pretrained(self.tokenizer_folder)
+
+    def model(self) -> Module:
+        torch.manual_seed(self.config.seed)
+        config = self.config.architecture.config(self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
+        # on a CPU explicit matrix products train faster than the fused attention's backward pass
+        config._attn_implementation = "eager"
+        return Qwen3ForCausalLM(config)
+
+    def pool(self, index: int) -> list[Batch]:
+        c = self.config
+        first = index * c.pool_samples
+        samples = [
+            training_sample(c.seed, first + i, c.think_share, c.overlap, c.shares) for i in range(c.pool_samples)
+        ]
+        encoded = encode(samples, self.tokenizer, c.digit_weight)
+        return bucket(encoded, c.tokens_per_step, self.tokenizer.pad_token_id, f"{c.seed}/{index}")
+
+    def loss(self, model: Module, ids: Tensor, weights: Tensor) -> Tensor:
+        return weighted_cross_entropy(model, ids, weights)
+
+
+def weighted_cross_entropy(
+    model: Any,
+    ids: Tensor,  # [B, L]
+    weights: Tensor,  # [B, L], of each token as a prediction target
+) -> Tensor:
+    """Sum of weights times cross-entropy; the head runs only on rows whose next token counts."""
+    hidden = model.model(ids).last_hidden_state[:, :-1]  # right padding needs no mask under causal attention
+    counts = weights[:, 1:] > 0
+    logits = model.lm_head(hidden[counts])
+    return (F.cross_entropy(logits, ids[:, 1:][counts], reduction="none") * weights[:, 1:][counts]).sum()
+
+
+def train_target(config: TargetConfig | None = None, out_dir: str | Path = "runs/target") -> TrainResult:
+    """Train tiny-qwen3 and leave a folder that transformers loads; resumes what it finds in ``out_dir``.
+
+    ``out_dir`` gets tokenizer and model as ``out_dir/model`` (fp16 safetensors), the recipe as ``recipe.json``, the log
+    as ``log.jsonl`` and a checkpoint. Raises ValueError when ``out_dir`` holds a run of another recipe.
+    """
+    config, folder = config or TargetConfig(), Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    claim_folder(folder, asdict(config))
+    tokenizer_folder = folder / "tokenizer"
+    if not (tokenizer_folder / "tokenizer.json").exists():
+        texts = corpus_texts(config.seed, config.tokenizer_samples)
+        train_tokenizer(texts, config.architecture.vocab_size, config.architecture.context).save_pretrained(tokenizer_folder)
+    task = _TargetTask(config, str(tokenizer_folder))
+    result = fit(task, config.schedule, folder, config.workers, config.threads)
+    if result.finished:
+        export_model(task.model(), load_weights(folder), task.tokenizer, folder / "model")
+    return result
+
+
+def claim_folder(folder: Path, recipe: dict[str, Any]) -> None:
+    """Write ``recipe.json``, or check that the one in ``folder`` is the same."""
+    path, text = folder / "recipe.json", json.dumps(recipe, indent=1, sort_keys=True)
+    if path.exists() and path.read_text() != text:
+        raise ValueError(f"{folder} holds a run of another recipe (see its recipe.json): choose another folder or delete it")
+    path.write_text(text)
