@@ -1,0 +1,216 @@
+"""The command line: `companion VERB --help` is enough to use each verb.
+
+Exit codes: 0 done or holds, 1 fails or bad input, 2 usage, 3 inconclusive (nothing was compared).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+train = typer.Typer(no_args_is_help=True, help="Train the embedded models.")
+evaluate = typer.Typer(no_args_is_help=True, help="Measure a model against its bars.")
+bench = typer.Typer(no_args_is_help=True, help="Speed and memory, as ratios within one run.")
+app.add_typer(train, name="train")
+app.add_typer(evaluate, name="evaluate")
+app.add_typer(bench, name="bench")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+TargetName = Annotated[str, typer.Option(help="Embedded model, folder in the hub's layout, or hub id.")]
+DrafterName = Annotated[str, typer.Option(help="'none', 'lookup', 'draft' (embedded model), a folder, or a hub id.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Seed = Annotated[int, typer.Option(help="Same seed, same tokens, whatever shares the batch.")]
+
+
+class Planner(StrEnum):
+    iid = "iid"
+    certified = "certified"
+
+
+class Proposal(StrEnum):
+    sampled = "sampled"
+    greedy = "greedy"
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one sentence on standard error, never a traceback."""
+    try:
+        app()
+    except ValueError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {_escape(str(error))}")
+        sys.exit(1)
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _print_json(record: Any) -> None:
+    sys.stdout.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Option(help="The user's message; '-' reads standard input.")],
+    target: TargetName = "tiny-qwen3",
+    drafter: DrafterName = "draft",
+    depth: Annotated[
+        int | None, typer.Option(help="Tokens drafted and verified per round; default: the drafter's.")
+    ] = None,
+    proposal: Annotated[Proposal, typer.Option(help="How a draft model proposes.")] = Proposal.sampled,
+    max_new_tokens: Annotated[int, typer.Option(help="Cap on new tokens.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.7,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None,
+    top_p: Annotated[float, typer.Option(help="Keep the smallest set with this mass.")] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Keep tokens with at least this share of the largest probability.")
+    ] = 0.0,
+    stop: Annotated[list[str] | None, typer.Option(help="A stop string; may be repeated.")] = None,
+    think: Annotated[bool, typer.Option("--think/--no-think", help="The chat template's enable_thinking.")] = True,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    stream: Annotated[bool, typer.Option("--stream", help="Print text as it is committed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Decode one prompt, losslessly, with a drafter or plainly (--drafter none)."""
+    import companion
+    from companion.metrics import committed_per_round
+
+    if stream and as_json:
+        raise typer.BadParameter("--stream and --json exclude each other")
+    model = companion.load_target(target, device=device)
+    speculator = companion.load_drafter(drafter, model, max_depth=depth, proposal=proposal.value)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    events = companion.stream(
+        model,
+        speculator,
+        text,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        stop_strings=stop or (),
+        seed=seed,
+        thinking=think,
+    )
+    result = None
+    for event in events:
+        if stream:
+            sys.stdout.write(event.text)
+            sys.stdout.flush()
+        result = event.result
+    assert result is not None
+    if as_json:
+        rounds = [asdict(row) for row in result.rounds]
+        record = {"text": result.text, "token_ids": result.tokens, "finish_reason": result.finish_reason}
+        _print_json({**record, "phases": result.phases, "prompt_ids": result.prompt_tokens, "rounds": rounds})
+        return
+    sys.stdout.write("\n" if stream else result.text + "\n")
+    Console(stderr=True, highlight=False).print(
+        f"[dim]{len(result.tokens)} tokens, finished by {result.finish_reason}, {len(result.rounds)} rounds, "
+        f"{committed_per_round(result.rounds):.2f} tokens per round[/]"
+    )
+
+
+@app.command()
+def ceiling(
+    entropy: Annotated[float, typer.Argument(help="Entropy of the verifying distribution, nats.")],
+    vocab: Annotated[int, typer.Option(help="Vocabulary size, or the kept set's size under top-k or top-p.")] = 151_936,
+    support: Annotated[int, typer.Option(help="Tokens in the drafter's support; 1 is a deterministic drafter.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Bounds on the largest probability at an entropy: floor e^-H, ceiling p*(H, V) (the note, Prop. 4)."""
+    from companion.ceiling import entropy_floor, top_m_ceiling
+
+    if not math.isfinite(entropy):
+        raise ValueError(f"entropy must be a finite number of nats, got {entropy}")
+    if vocab < 1:
+        raise ValueError(f"vocab must be at least 1, got {vocab}")
+    record = {
+        "entropy": entropy,
+        "vocab": vocab,
+        "support": support,
+        "floor": float(entropy_floor(entropy)),
+        "ceiling": float(top_m_ceiling(entropy, vocab, support)),
+    }
+    if as_json:
+        _print_json(record)
+    else:
+        sys.stdout.write(f"floor {record['floor']:.6f}  ceiling {record['ceiling']:.6f}\n")
+
+
+@app.command()
+def plan(
+    acceptance: Annotated[float, typer.Option(help="Per-position acceptance, or a ceiling on it.")],
+    max_depth: Annotated[int, typer.Option(help="Deepest draft allowed.")] = 7,
+    min_depth: Annotated[int, typer.Option(help="Shallowest draft allowed.")] = 1,
+    planner: Annotated[
+        Planner, typer.Option(help="i.i.d. model, or what is certified from slot 1 alone.")
+    ] = Planner.iid,
+    draft_token_us: Annotated[float, typer.Option(help="Placeholder of the note, not a measurement.")] = 40.0,
+    verify_fixed_us: Annotated[float, typer.Option(help="Placeholder of the note, not a measurement.")] = 900.0,
+    verify_token_us: Annotated[float, typer.Option(help="Placeholder of the note, not a measurement.")] = 25.0,
+    as_json: Json = False,
+) -> None:
+    """The draft depth that maximises expected tokens per microsecond (the note, section 6)."""
+    from companion.planning import CostModel, plan_depth
+
+    cost = CostModel(draft_token_us, verify_fixed_us, verify_token_us)
+    best = plan_depth(acceptance, cost, planner=planner.value, min_depth=min_depth, max_depth=max_depth)
+    if as_json:
+        _print_json({**asdict(best), "cost_us": asdict(cost)})
+    else:
+        sys.stdout.write(f"depth {best.depth} ({best.planner}, {best.tokens_per_round:.3f} tokens per round)\n")
+
+
+@app.command()
+def reproduce(
+    output: Annotated[Path, typer.Option(help="Where the executed notebooks and the book go.")] = Path("build"),
+    target: TargetName = "tiny-qwen3",
+    device: Device = "cpu",
+    full: Annotated[bool, typer.Option("--full", help="Full sample sizes instead of quick ones.")] = False,
+) -> None:
+    """Execute every notebook (papermill) and build the book."""
+    from companion.experiments import reproduce as experiment
+
+    sys.stdout.write(f"{experiment.run(output, target=target, device=device, quick=not full)}\n")
+
+
+@bench.command("decode")
+def bench_decode(
+    target: TargetName = "tiny-qwen3",
+    draft: Annotated[str, typer.Option(help="Draft model for both engines.")] = "tiny-qwen3-draft",
+    prompts: Annotated[int, typer.Option(help="Prompts per domain.")] = 6,
+    repeats: Annotated[int, typer.Option(help="Timed passes; the median is reported.")] = 3,
+    threads: Annotated[int, typer.Option(help="CPU threads.")] = 1,
+    device: Device = "cpu",
+    output: Annotated[Path | None, typer.Option(help="Also store the result, with provenance, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Tokens per second: our engine, plain and speculative, against transformers' generate on the same weights."""
+    from companion.experiments import bench_decode as experiment
+
+    config = experiment.Config(
+        target=target, draft=draft, prompts=prompts, repeats=repeats, threads=threads, device=device
+    )
+    result = experiment.run(config, output)
+    if as_json:
+        _print_json(result.model_dump(mode="json"))
+    else:
+        experiment.show(result)
+
+
+if __name__ == "__main__":
+    main()
