@@ -122,7 +122,10 @@ class Frontier(Protocol):
     @property
     def requests(self) -> Sequence[RequestView]: ...
     def drafted(self, row: int) -> int:
-        """Number of tokens drafted for the request in ``row``."""
+        """Slots of the request in ``row`` known to exist: the admitted ones, and one more if the draft goes on.
+
+        The whole length stays hidden, since a drafter may end its draft because of a token not yet revealed.
+        """
         ...
 
     def admitted(self, row: int) -> int:
@@ -183,7 +186,10 @@ class Drafter(Protocol):
         ...
 
     def propose(self, contexts: Sequence[Context], depths: Sequence[int]) -> list[Draft]:
-        """Up to ``depths[i]`` tokens for each context; a shorter (or empty) draft is allowed."""
+        """Up to ``depths[i]`` tokens for each context; a shorter (or empty) draft is allowed.
+
+        A draft may end after any token it holds, but a token that was drawn may not be dropped because of what it is.
+        """
         ...
 
     def observe(self, contexts: Sequence[Context], features: Sequence[Tensor | None]) -> None:

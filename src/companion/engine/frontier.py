@@ -19,7 +19,7 @@ class DraftFrontier:
         return self._requests
 
     def drafted(self, row: int) -> int:
-        return len(self.__drafts[row])
+        return min(self.lengths[row] + 1, len(self.__drafts[row]))
 
     def admitted(self, row: int) -> int:
         return self.lengths[row]

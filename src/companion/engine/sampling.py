@@ -29,7 +29,9 @@ def distribution(logits: Tensor, sampling: Sampling) -> Tensor:  # [N, V]
     check_finite(logits)
     if sampling.greedy:
         return torch.zeros_like(logits).scatter_(-1, greedy(logits)[:, None], 1.0)
-    logits = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
+    # a temperature below the smallest normal number would turn the maximum into 0/0; the clamp changes nothing else
+    temperature = max(sampling.temperature, torch.finfo(logits.dtype).tiny)
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature
     if sampling.top_k and sampling.top_k < logits.shape[-1]:
         order = logits.sort(dim=-1, descending=True, stable=True).indices[:, sampling.top_k :]
         logits = logits.scatter(-1, order, float("-inf"))

@@ -21,5 +21,5 @@ class FixedDepth:
 
     def admit(self, frontier: Frontier) -> None:
         for row in range(len(frontier.requests)):
-            for _ in range(frontier.drafted(row)):
+            while frontier.admitted(row) < frontier.drafted(row):
                 frontier.admit(row)
