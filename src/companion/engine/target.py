@@ -32,6 +32,7 @@ class Qwen3Shape:
     eps: float
     rope_theta: float
     max_context: int
+    tied: bool = False  # the head may be the embedding
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Qwen3Shape:
@@ -42,36 +43,48 @@ class Qwen3Shape:
                 f"the model is of type {kind!r}, and this engine computes 'qwen3' only: models with sliding windows or "
                 "recurrent state cannot be rolled back by a length"
             )
+        needed = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+        missing = [key for key in needed if not isinstance(config.get(key), int)]
+        if missing:
+            raise ValueError(f"the configuration has no number {missing[0]!r}: it is not a whole Qwen3 config.json")
         if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or ()):
             raise ValueError("the model uses sliding-window attention, whose cache cannot be rolled back by a length")
         if config.get("attention_bias"):
             raise ValueError("the model has biases in its attention projections; Qwen3 has none")
+        if config.get("quantization_config"):
+            raise ValueError("the weights are quantized, and this engine reads plain bf16, fp16 or fp32 weights only")
+        if config.get("hidden_act", "silu") != "silu":
+            raise ValueError(f"the model's activation is {config['hidden_act']!r}; Qwen3 has 'silu'")
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        if rope.get("rope_type", "default") != "default":
-            raise ValueError(f"rope_type {rope['rope_type']!r} is not supported; only the default rotary embedding is")
-        theta = rope.get("rope_theta") or config.get("rope_theta") or 1e6
+        rope_type = rope.get("rope_type") or rope.get("type") or "default"  # "type" is the older name
+        if rope_type != "default":
+            raise ValueError(f"rope_type {rope_type!r} is not supported; only the default rotary embedding is")
+        theta = rope.get("rope_theta") or config.get("rope_theta") or 1e4  # transformers' default
         heads = config["num_attention_heads"]
         return cls(
             vocab_size=config["vocab_size"],
             hidden=config["hidden_size"],
             layers=config["num_hidden_layers"],
             heads=heads,
-            kv_heads=config["num_key_value_heads"],
+            kv_heads=config.get("num_key_value_heads") or heads,
             head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-            eps=config["rms_norm_eps"],
+            eps=config.get("rms_norm_eps", 1e-6),
             rope_theta=float(theta),
             max_context=config["max_position_embeddings"],
+            tied=bool(config.get("tie_word_embeddings", False)),
         )
 
 
 class Layer(NamedTuple):
+    """Matrices lie as [in, out]: on a CPU a one-token product with them takes half the time of the [out, in] layout."""
+
     input_norm: Tensor  # [d]
-    qkv: Tensor  # [(heads + 2 kv_heads) head_dim, d]
+    qkv: Tensor  # [d, (heads + 2 kv_heads) head_dim]
     qk_norm: Tensor  # [heads + kv_heads, head_dim]
-    out: Tensor  # [d, heads head_dim]
+    out: Tensor  # [heads head_dim, d]
     mlp_norm: Tensor  # [d]
-    gate_up: Tensor  # [2 m, d]
-    down: Tensor  # [d, m]
+    gate_up: Tensor  # [d, 2 m]
+    down: Tensor  # [m, d]
 
 
 class Qwen3Target:
@@ -97,34 +110,45 @@ class Qwen3Target:
         self.vocab_size, self.max_context = shape.vocab_size, shape.max_context
         self.usable_vocab = shape.vocab_size if usable_vocab is None else min(usable_vocab, shape.vocab_size)
 
-        def take(key: str) -> Tensor:
+        def take(key: str, *expected: int) -> Tensor:
             if key not in weights:
                 raise ValueError(f"the weights of {name} lack {key!r}: this is not a complete Qwen3 checkpoint")
+            if tuple(weights[key].shape) != expected:
+                raise ValueError(
+                    f"{key} of {name} has shape {tuple(weights[key].shape)}, its configuration says {expected}: "
+                    "weights and config.json do not belong together"
+                )
             return weights[key].to(self.device, dtype)
 
-        self.embedding = take("model.embed_tokens.weight")  # [V, d]
-        if self.embedding.shape != (shape.vocab_size, shape.hidden):
-            raise ValueError(
-                f"the embedding of {name} has shape {tuple(self.embedding.shape)}, "
-                f"its configuration says {(shape.vocab_size, shape.hidden)}"
-            )
-        self.head = take("lm_head.weight") if "lm_head.weight" in weights else self.embedding  # [V, d]
-        self.final_norm = take("model.norm.weight")
-        self.layers = [self._fuse(take, f"model.layers.{i}.") for i in range(shape.layers)]
+        surplus = f"model.layers.{shape.layers}."
+        if any(key.startswith(surplus) for key in weights):
+            raise ValueError(f"{name} has weights beyond the {shape.layers} layers of its configuration ({surplus}*)")
+        self.embedding = take("model.embed_tokens.weight", shape.vocab_size, shape.hidden)
+        # as transformers: a head in the file is used, a missing one is the embedding where the configuration ties them
+        separate = "lm_head.weight" in weights or not shape.tied
+        self.head = take("lm_head.weight", shape.vocab_size, shape.hidden) if separate else self.embedding
+        self.final_norm = take("model.norm.weight", shape.hidden)
+        width = len(weights.get("model.layers.0.mlp.gate_proj.weight", ()))
+        self.layers = [self._fuse(take, f"model.layers.{i}.", width) for i in range(shape.layers)]
         self.cos, self.signed_sin = self._rotary_table()
 
-    def _fuse(self, take: Any, prefix: str) -> Layer:
-        attention = prefix + "self_attn."
-        q_norm, k_norm = take(attention + "q_norm.weight"), take(attention + "k_norm.weight")
-        heads, kv_heads = self.shape.heads, self.shape.kv_heads
+    def _fuse(self, take: Any, prefix: str, width: int) -> Layer:
+        s, attention, mlp = self.shape, f"{prefix}self_attn.", f"{prefix}mlp."
+        q_width, kv_width = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        q_norm = take(f"{attention}q_norm.weight", s.head_dim).expand(s.heads, -1)
+        k_norm = take(f"{attention}k_norm.weight", s.head_dim).expand(s.kv_heads, -1)
+        q = take(f"{attention}q_proj.weight", q_width, s.hidden)
+        k, v = (take(f"{attention}{p}_proj.weight", kv_width, s.hidden) for p in "kv")
         return Layer(
-            input_norm=take(prefix + "input_layernorm.weight"),
-            qkv=torch.cat([take(f"{attention}{p}_proj.weight") for p in "qkv"]),
-            qk_norm=torch.cat([q_norm.expand(heads, -1), k_norm.expand(kv_heads, -1)]),
-            out=take(attention + "o_proj.weight"),
-            mlp_norm=take(prefix + "post_attention_layernorm.weight"),
-            gate_up=torch.cat([take(prefix + "mlp.gate_proj.weight"), take(prefix + "mlp.up_proj.weight")]),
-            down=take(prefix + "mlp.down_proj.weight"),
+            input_norm=take(f"{prefix}input_layernorm.weight", s.hidden),
+            qkv=torch.cat([q, k, v]).t().contiguous(),
+            qk_norm=torch.cat([q_norm, k_norm]),
+            out=take(f"{attention}o_proj.weight", s.hidden, q_width).t().contiguous(),
+            mlp_norm=take(f"{prefix}post_attention_layernorm.weight", s.hidden),
+            gate_up=torch.cat([take(f"{mlp}{p}_proj.weight", width, s.hidden) for p in ("gate", "up")])
+            .t()
+            .contiguous(),
+            down=take(f"{mlp}down_proj.weight", s.hidden, width).t().contiguous(),
         )
 
     def _rotary_table(self) -> tuple[Tensor, Tensor]:
@@ -155,6 +179,11 @@ class Qwen3Target:
         Tap i is the output of decoder layer i; -1 is the embedding. The cache's lengths grow by what was fed.
         """
         assert isinstance(cache, Cache)
+        unknown = [tap for tap in taps if not -1 <= tap < self.shape.layers]
+        if unknown:
+            raise ValueError(
+                f"{self.name} has layers 0 to {self.shape.layers - 1} (-1: the embedding); layer {unknown[0]} is none"
+            )
         spans = list(zip(batch.slots, batch.starts, batch.starts[1:], batch.lengths, strict=False))
         masks = [self._causal_mask(stop - start, length) for _, start, stop, length in spans]
         cos, sin = self.cos[batch.positions], self.signed_sin[batch.positions]  # [N, 1, head_dim]
@@ -186,7 +215,7 @@ class Qwen3Target:
         values: Tensor,
     ) -> Tensor:
         s = self.shape
-        qkv = F.linear(F.rms_norm(x, (s.hidden,), layer.input_norm, s.eps), layer.qkv)
+        qkv = F.rms_norm(x, (s.hidden,), layer.input_norm, s.eps) @ layer.qkv
         qkv = qkv.view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
         qk, v = qkv[:, : s.heads + s.kv_heads], qkv[:, s.heads + s.kv_heads :]
         qk = F.rms_norm(qk, (s.head_dim,), None, s.eps) * layer.qk_norm
@@ -200,13 +229,11 @@ class Qwen3Target:
             seen = segment(keys, slot, end)[None], segment(values, slot, end)[None]
             out = F.scaled_dot_product_attention(q[None, :, start:stop], *seen, attn_mask=mask, enable_gqa=True)
             outputs.append(out[0].transpose(0, 1).reshape(stop - start, -1))
-        return F.linear(outputs[0] if len(outputs) == 1 else torch.cat(outputs), layer.out)
+        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)) @ layer.out
 
     def _mlp(self, layer: Layer, x: Tensor) -> Tensor:  # [N, d]
-        gate, up = F.linear(F.rms_norm(x, (self.shape.hidden,), layer.mlp_norm, self.shape.eps), layer.gate_up).chunk(
-            2, -1
-        )
-        return F.linear(F.silu(gate) * up, layer.down)
+        gate, up = (F.rms_norm(x, (self.shape.hidden,), layer.mlp_norm, self.shape.eps) @ layer.gate_up).chunk(2, -1)
+        return (F.silu(gate) * up) @ layer.down
 
     def _causal_mask(self, new: int, cached: int) -> Tensor | None:
         """Additive mask [new, cached + new]; a single new token sees everything and needs none."""
