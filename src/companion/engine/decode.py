@@ -140,12 +140,18 @@ class Engine:
             for depth, view in zip(self.policy.draft_depths(views), views, strict=True)
         ]
         proposals = self.drafter.propose([running[i].context for i in decoding], depths)
-        admitted = verification_lengths(self.policy, views, proposals)
-        for i, proposal, depth, length in zip(decoding, proposals, depths, admitted, strict=True):
+        for proposal, depth in zip(proposals, depths, strict=True):
             if len(proposal) > depth:
                 raise ValueError(
                     f"drafter {self.drafter.name} proposed {len(proposal)} tokens where {depth} were asked for"
                 )
+            if not all(0 <= token < self.target.vocab_size for token in proposal.tokens):
+                raise ValueError(
+                    f"drafter {self.drafter.name} proposed {proposal.tokens}; token ids run from 0 to "
+                    f"{self.target.vocab_size - 1}"
+                )
+        admitted = verification_lengths(self.policy, views, proposals)
+        for i, proposal, length in zip(decoding, proposals, admitted, strict=True):
             drafts[i], lengths[i] = proposal, length
         return drafts, lengths
 

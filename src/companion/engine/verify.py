@@ -23,7 +23,22 @@ def verify_block(
     draws: Draws,
     position: int,  # absolute position of the first drafted token
 ) -> tuple[int, int]:
-    """Number of accepted drafts and the target-made token that follows them."""
+    """Number of accepted drafts and the target-made token that follows them.
+
+    ``q`` may live on another device, but not in half precision or over another vocabulary (ValueError).
+    """
+    if q is not None and tokens:
+        if q.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"draft probabilities came as {q.dtype}, whose rows do not sum to 1 closely enough: compute them in "
+                "fp32, draw the tokens from that tensor and hand it on"
+            )
+        if q.shape[-1] != p.shape[-1] or len(q) < len(tokens):
+            raise ValueError(
+                f"draft probabilities have shape {tuple(q.shape)}, expected a row over {p.shape[-1]} tokens for each "
+                f"of {len(tokens)} drafted ones"
+            )
+        q = q.to(p.device)
     for k, token in enumerate(tokens):
         target_mass = float(p[k, token])
         draft_mass = 1.0 if q is None else float(q[k, token])
