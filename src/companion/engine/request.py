@@ -44,13 +44,20 @@ class StopRule:
         return len(new), None
 
     def _completes_string(self, emitted: Sequence[int], new: Sequence[int]) -> bool:
-        for string in self.strings:
-            window = len(string.encode()) + 1  # every token carries at least one byte; one more for a split character
-            tail = [*emitted[-window:], *new][-window:]
-            assert self.decode is not None
-            if string in self.decode(tail):
+        if not self.strings:
+            return False
+        assert self.decode is not None
+        longest = max(len(string) for string in self.strings)
+        # what a match can span: the newest token, the rest of the string before it, and a character cut into 4 bytes
+        needed = len(self.decode(new[-1:])) + longest + 4
+        window = needed  # in tokens: enough unless control tokens, which decode to nothing, sit in between
+        while True:
+            text = self.decode([*emitted[-window:], *new])
+            if any(string in text for string in self.strings):
                 return True
-        return False
+            if len(text) >= needed or window >= len(emitted):
+                return False
+            window *= 2
 
 
 @dataclass(slots=True)
