@@ -27,7 +27,7 @@ class KeyedDraws:
     """
 
     def __init__(self, seed: int, key: bytes) -> None:
-        digest = hashlib.blake2b(seed.to_bytes(16, "little", signed=True) + key, digest_size=16).digest()
+        digest = hashlib.blake2b(int(seed).to_bytes(16, "little", signed=True) + key, digest_size=16).digest()
         self._key = np.frombuffer(digest, dtype=np.uint64)
         self._chunks: dict[tuple[str, int], np.ndarray] = {}
 

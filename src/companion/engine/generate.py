@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, overload
 
 from companion.engine.decode import Engine
@@ -72,7 +73,7 @@ def generate(
         raise ValueError("give either prompts or input_ids, one of the two")
     given = prompts if input_ids is None else input_ids
     given = given.tolist() if hasattr(given, "tolist") else given
-    many = not isinstance(given, str) and not (len(given) and isinstance(given[0], int))
+    many = not isinstance(given, str) and not (len(given) and isinstance(given[0], Integral))
     results = {e.request: e.result for e in stream(target, drafter, given, **options) if e.result is not None}
     ordered = [results[i] for i in range(len(results))]
     return ordered if many else ordered[0]
@@ -105,7 +106,8 @@ def stream(
     not depend on its batch mates. Raises ValueError on bad input, before anything is decoded.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p)
-    encoded = _encode(target, prompts, thinking)
+    listed = _listed(prompts)
+    encoded = [_encode(target, prompt, thinking) for prompt in listed]
     stops = frozenset(target.eos_token_ids if stop_token_ids is None else stop_token_ids)
     strings = (stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings)
     rule = StopRule(max_new_tokens, stops, strings, target.decode)
@@ -123,7 +125,9 @@ def stream(
         target, drafter, policy, max_batch=min(max_batch, len(encoded)), capacity=capacity, allow_lossy=allow_lossy
     )
     copies: Counter[tuple[int, ...]] = Counter()
-    for index, ids in enumerate(encoded):
+    for index, (prompt, ids) in enumerate(zip(listed, encoded, strict=True)):
+        # the mode is known only of a prompt that the template rendered
+        known = {"mode": "think" if thinking else "no_think"} if isinstance(prompt, str) else {}
         key = request_key(ids, copies[tuple(ids)])
         copies[tuple(ids)] += 1
         engine.submit(
@@ -132,7 +136,7 @@ def stream(
                 prompt_length=len(ids),
                 stop=rule,
                 tracker=PhaseTracker(target.tags, ids),
-                labels=dict(labels[index]) if labels else {"mode": "think" if thinking else "no_think"},
+                labels=dict(labels[index]) if labels else known,
             )
         )
     return _events(target, engine)
@@ -157,24 +161,24 @@ def _result(target: TextTarget, request: Request, text: str) -> GenerationResult
     return GenerationResult(prompt, request.emitted, phases, text, request.finish_reason, Rounds(request.rounds))
 
 
-def _encode(target: TextTarget, prompts: Any, thinking: bool) -> list[list[int]]:
-    """Token ids of every prompt; ValueError on an empty list, an empty prompt, or an id outside the vocabulary."""
+def _listed(prompts: Any) -> list[Any]:
+    """Prompts as a list of messages or id lists; ValueError when there is none."""
     if isinstance(prompts, str):
-        prompts = [prompts]
+        return [prompts]
     prompts = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
-    if prompts and all(isinstance(p, int) for p in prompts):
-        prompts = [prompts]
     if not prompts:
         raise ValueError("there is no prompt; give a message, a list of messages, or token ids")
-    encoded = []
-    for prompt in prompts:
-        ids = target.render(prompt, thinking=thinking) if isinstance(prompt, str) else [int(t) for t in prompt]
-        if not ids:
-            raise ValueError("a prompt has no tokens; give at least one")
-        if not all(0 <= t < target.usable_vocab for t in ids):
-            wrong = next(t for t in ids if not 0 <= t < target.usable_vocab)
-            raise ValueError(
-                f"token id {wrong} is outside the vocabulary of {target.name} (0 to {target.usable_vocab - 1})"
-            )
-        encoded.append(ids)
-    return encoded
+    return [prompts] if all(isinstance(p, Integral) for p in prompts) else prompts
+
+
+def _encode(target: TextTarget, prompt: Any, thinking: bool) -> list[int]:
+    """Token ids of one prompt; ValueError on an empty prompt or an id outside the vocabulary."""
+    ids = target.render(prompt, thinking=thinking) if isinstance(prompt, str) else [int(t) for t in prompt]
+    if not ids:
+        raise ValueError("a prompt has no tokens; give at least one")
+    wrong = next((t for t in ids if not 0 <= t < target.usable_vocab), None)
+    if wrong is not None:
+        raise ValueError(
+            f"token id {wrong} is outside the vocabulary of {target.name} (0 to {target.usable_vocab - 1})"
+        )
+    return ids
