@@ -60,9 +60,6 @@ class Round:
         return k <= self.accepted or (self.rejected and k == self.accepted + 1)
 
 
-_NAMES = {f.name for f in fields(Round)}
-
-
 class Rounds(Sequence[Round]):
     """Rows in the order in which they were committed, with where they came from."""
 
@@ -89,8 +86,10 @@ class Rounds(Sequence[Round]):
 
     @classmethod
     def concat(cls, tables: Iterable[Rounds]) -> Rounds:
-        """One table of all rows; requests keep the ids they have."""
+        """One table of all rows; requests keep the ids they have. ValueError when they come from different runs."""
         tables = list(tables)
+        if any(comparable(table.provenance) != comparable(tables[0].provenance) for table in tables):
+            raise ValueError("the tables come from runs with different settings; one provenance cannot speak for all")
         return cls((row for table in tables for row in table), tables[0].provenance if tables else None)
 
     def to_frame(self) -> pd.DataFrame:
@@ -113,55 +112,65 @@ class Rounds(Sequence[Round]):
         if cut:
             raise ValueError(
                 f"{path} ends in the middle of row {len(rows) + 1}: the run that wrote it was cut off; resume "
-                f"that run, "
-                "or open the file with RoundsWriter, which drops the broken row"
+                "that run, or open the file with RoundsWriter, which drops the broken row"
             )
         return cls(rows, header["provenance"])
 
 
 class RoundsWriter:
-    """Appends rows one by one, so that a killed run loses at most the row being written.
+    """Appends rows one by one, so that a killed run loses at most the response being written.
 
-    Opening an existing file resumes it: a row cut in half is dropped, `done` holds the requests already there. A file
-    with another provenance is refused.
+    Opening an existing file resumes it: a row cut in half is dropped, and so are the rows of a response that never
+    ended, since it will be decoded again from its start; `done` holds the responses that are there. A file with another
+    provenance is refused (ValueError).
     """
 
     def __init__(self, path: Path | str, provenance: Mapping[str, Any] | None, *, fresh: bool = False) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.rows: list[Round] = []
-        header = json.dumps({"format": FORMAT, "provenance": dict(provenance) if provenance else None}, allow_nan=False)
+        header: dict[str, Any] = {"format": FORMAT, "provenance": dict(provenance) if provenance else None}
         if fresh or not self.path.exists() or self.path.stat().st_size == 0:
-            temporary = self.path.with_name(f".{self.path.name}.new")
-            temporary.write_text(header + "\n", encoding="utf-8")
-            os.replace(temporary, self.path)
+            self._rewrite(header)
         else:
-            stored, self.rows, cut = _read(self.path)
-            if comparable(stored["provenance"]) != comparable(provenance):
+            stored, rows, cut = _read(self.path)
+            ours = json.loads(json.dumps(header, allow_nan=False))  # as it reads back: tuples are lists by then
+            if comparable(stored["provenance"]) != comparable(ours["provenance"]):
                 raise ValueError(
                     f"{self.path} was written by a run with other settings; give another file, or remove it"
                 )
-            if cut:
-                with self.path.open("r+b") as handle:
-                    handle.truncate(cut)
+            ended = {(row.prompt_id, row.request) for row in rows if row.ended}
+            self.rows = [row for row in rows if (row.prompt_id, row.request) in ended]
+            if cut or len(self.rows) < len(rows):
+                self._rewrite(stored)
         self._handle = self.path.open("a", encoding="utf-8")
 
     @property
     def done(self) -> set[tuple[str | None, int]]:
-        """(prompt id, request) pairs already in the file."""
-        return {(row.prompt_id, row.request) for row in self.rows}
+        """(prompt id, request) pairs of the responses that are in the file to their end."""
+        return {(row.prompt_id, row.request) for row in self.rows if row.ended}
 
     def extend(self, rows: Iterable[Round]) -> None:
         for row in rows:
-            self._handle.write(json.dumps(asdict(row), allow_nan=False) + "\n")
+            self._handle.write(_line(asdict(row)))
             self.rows.append(row)
         self._handle.flush()
+
+    def _rewrite(self, header: dict[str, Any]) -> None:
+        """Replace the file by ``header`` and the rows held, whole or not at all."""
+        temporary = self.path.with_name(f".{self.path.name}.new")
+        temporary.write_text("".join(map(_line, (header, *map(asdict, self.rows)))), encoding="utf-8")
+        os.replace(temporary, self.path)
 
     def __enter__(self) -> RoundsWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._handle.close()
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"
 
 
 def comparable(provenance: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -178,7 +187,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Round], int]:
     lines = data.split(b"\n")
     try:
         header = json.loads(lines[0])
-        if header["format"] != FORMAT:
+        if header["format"] != FORMAT or "provenance" not in header or len(lines) < 2:
             raise ValueError
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
