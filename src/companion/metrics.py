@@ -75,8 +75,7 @@ def survival_by_position(rounds: Iterable[Round]) -> list[tuple[int, int]]:
 
 
 def conditional_by_position(rounds: Iterable[Round]) -> list[tuple[int, int]]:
-    """(rounds with at least k accepted, rounds whose slot k was judged) for k = 1, 2, ...: all earlier slots "
-    "accepted."""
+    """(rounds with at least k accepted, rounds whose slot k was judged), k = 1, 2, ...: all earlier slots accepted."""
     rows = list(rounds)
     deepest = max((r.verified for r in rows), default=0)
     return [
@@ -117,8 +116,7 @@ def mean_over_prompts(metric: Metric, rounds: Iterable[Round]) -> float:
 def bootstrap_interval(
     metric: Metric, rounds: Rounds | Iterable[Round], *, level: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of a pooled metric, resampling whole responses: rounds of one response are not "
-    "independent."""
+    """Percentile interval of a pooled metric; whole responses are resampled, whose rounds depend on each other."""
     groups = list(by_prompt(rounds).values())
     if len(groups) < 2:
         return math.nan, math.nan
