@@ -177,15 +177,47 @@ def plan(
 
 @app.command()
 def reproduce(
-    output: Annotated[Path, typer.Option(help="Where the executed notebooks and the book go.")] = Path("build"),
-    target: TargetName = "tiny-qwen3",
-    device: Device = "cpu",
+    target: Annotated[str | None, typer.Option(help="Run the notebooks on this target instead of their own.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; default: the notebooks' own.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Full sample sizes instead of quick ones.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Execute even what has not changed.")] = False,
+    cell_timeout: Annotated[int, typer.Option(help="Seconds that one cell may take; 0 for no limit.")] = 1800,
 ) -> None:
-    """Execute every notebook (papermill) and build the book."""
-    from companion.experiments import reproduce as experiment
+    """Execute every notebook with papermill and build the book; prints where it is."""
+    from companion.book.run import reproduce as build
 
-    sys.stdout.write(f"{experiment.run(output, target=target, device=device, quick=not full)}\n")
+    given = {"target": target, "device": device, "quick": False if full else None}
+    build(
+        {name: value for name, value in given.items() if value is not None},
+        force=force,
+        cell_timeout=cell_timeout or None,
+    )
+
+
+@train.command("target")
+def train_target(
+    out: Annotated[Path, typer.Option(help="Run folder: log, checkpoint, and at the end the model.")] = Path(
+        "runs/target"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of the corpus and the initial weights.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: the shipped model's.")] = None,
+    workers: Annotated[int, typer.Option(help="Training processes.")] = 2,
+    threads: Annotated[int, typer.Option(help="CPU threads of each.")] = 1,
+) -> None:
+    """Train tiny-qwen3 from nothing; the defaults are the recipe of the shipped weights. Resumes what it finds "
+    "in --out."""
+    from dataclasses import replace
+
+    from companion.training.target import TargetConfig, train_target
+
+    config = TargetConfig(seed=seed, workers=workers, threads=threads)
+    if steps is not None:
+        config = replace(config, schedule=replace(config.schedule, steps=steps))
+    result = train_target(config, out)
+    if not result.finished:
+        Console(stderr=True).print(f"stopped; the checkpoint is in {out}, and the same command goes on from there")
+        raise typer.Exit(130)
+    sys.stdout.write(f"{out / 'model'}\n")
 
 
 @bench.command("decode")
