@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +30,30 @@ class Commit:
 
     request: Request
     tokens: list[int]
+
+
+class RowStatistics(NamedTuple):
+    """The per-row columns of the Rounds table, for every row of one forward."""
+
+    entropy: list[float]
+    max_p: list[float]
+    think_end_mass: list[float]
+    served_entropy: list[float]
+    served_max_p: list[float]
+
+    @classmethod
+    def of(cls, logits: Tensor, served: Tensor | None, close: set[int | None]) -> RowStatistics:  # [M, V]
+        """Of the temperature-1 distribution and of the one served; what a greedy request serves is one-hot."""
+        entropy, max_p, mass = (
+            column.tolist() for column in probe_reference(logits, sorted(token for token in close if token is not None))
+        )
+        if served is None:
+            return cls(entropy, max_p, mass, [0.0] * len(logits), [1.0] * len(logits))
+        served_entropy, served_max_p, _ = (column.tolist() for column in probe_reference(served.log()))
+        return cls(entropy, max_p, mass, served_entropy, served_max_p)
+
+    def of_rows(self, span: slice) -> dict[str, Any]:
+        return {name: column[span] for name, column in self._asdict().items()}
 
 
 class Engine:
@@ -164,26 +190,23 @@ class Engine:
     ) -> list[Commit]:
         """Apply the rule to each request, cut at stops, and record the round."""
         rows.check_finite(logits)
+        ends = [0, *accumulate(n + 1 for n in lengths)]
+        spans = [slice(start, end) for start, end in pairwise(ends)]
         best = rows.greedy(logits).tolist() if any(r.context.sampling.greedy for r in running) else []
-        close = {r.tracker.tags.close for r in running}
-        probe = probe_reference(logits, sorted(token for token in close if token is not None))
-        commits, start = [], 0
-        for request, draft, n in zip(running, drafts, lengths, strict=True):
-            span = slice(start, start + n + 1)
-            start += n + 1
+        served = self._served(running, spans, logits)
+        statistics = RowStatistics.of(logits, served, {r.tracker.tags.close for r in running})
+        commits = []
+        for request, draft, n, span in zip(running, drafts, lengths, spans, strict=True):
             context, position = request.context, len(request.context.tokens)
             if context.sampling.greedy:
                 accepted, token = verify_greedy(draft.tokens[:n], best[span])
-                served = None
             else:
-                p = rows.distribution(logits[span], context.sampling)
-                accepted, token = verify_block(draft.tokens[:n], draft.probs, p, context.draws, position)
-                served = probe_reference(p.log())
-            emitted = request.emitted
+                assert served is not None
+                accepted, token = verify_block(draft.tokens[:n], draft.probs, served[span], context.draws, position)
             new = [*draft.tokens[:accepted], token]
-            count, request.finish_reason = request.stop.cut(emitted, new)
+            count, request.finish_reason = request.stop.cut(request.emitted, new)
             new = new[:count]
-            request.last_entropy = float(probe.entropy[span.start + count - 1])
+            request.last_entropy = statistics.entropy[span.start + count - 1]
             phases = request.tracker.label(new)
             context.tokens.extend(new)
             if request.cached:  # the token sampled from the prefill belongs to no round
@@ -199,16 +222,23 @@ class Engine:
                     tokens=new,
                     phases=phases,
                     ended=request.finish_reason,
-                    entropy=probe.entropy[span].tolist(),
-                    max_p=probe.max_p[span].tolist(),
-                    think_end_mass=probe.mass[span].tolist(),
-                    served_entropy=served.entropy.tolist() if served else [0.0] * (n + 1),  # greedy serves a one-hot
-                    served_max_p=served.max_p.tolist() if served else [1.0] * (n + 1),
                     confidence=draft.confidence,
+                    **statistics.of_rows(span),
+                    **request.labels,
                 )
-                request.rounds.append(replace(row, **request.labels))
+                request.rounds.append(row)
             commits.append(Commit(request, new))
         return commits
+
+    def _served(self, running: list[Request], spans: list[slice], logits: Tensor) -> Tensor | None:  # [M, V] twice
+        """The verifying distribution of every row, each request's own sampling applied; None when all are greedy."""
+        samplings = {r.context.sampling for r in running}
+        if len(samplings) == 1:
+            only = samplings.pop()
+            return None if only.greedy else rows.distribution(logits, only)
+        return torch.cat(
+            [rows.distribution(logits[s], r.context.sampling) for r, s in zip(running, spans, strict=True)]
+        )
 
     def _settle(
         self, running: list[Request], commits: list[Commit], starts: list[int], features: Tensor | None

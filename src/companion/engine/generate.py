@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from companion.engine.decode import Engine
 from companion.engine.draws import KeyedDraws, request_key
@@ -47,39 +47,78 @@ class StreamEvent:
 Prompts = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 
 
+class DecodeOptions(TypedDict, total=False):
+    """Keyword arguments of `generate` and `stream`; names as in transformers."""
+
+    max_new_tokens: int  # 256
+    temperature: float  # 1.0; 0 is greedy
+    top_k: int | None  # None or 0: all
+    top_p: float  # 1.0: all
+    min_p: float  # 0.0: all
+    stop_token_ids: Iterable[int] | None  # None: the model's own
+    stop_strings: str | Iterable[str]  # none
+    seed: int  # 0
+    policy: Policy | Retrospective | None  # None: draft and verify the drafter's full depth
+    thinking: bool  # True; for the chat template, no effect on token ids
+    max_batch: int  # 8 requests at once; the rest wait
+    labels: Sequence[dict[str, Any]] | None  # prompt_id, domain and mode of each request's rounds
+    allow_lossy: bool  # False; True lets the retrospective counterexample run
+
+
 @overload
-def generate(
-    target: TextTarget, drafter: Drafter | None, prompts: str | Sequence[int], **options: Any
+def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker, one prompt to us
+    target: TextTarget, drafter: Drafter | None, prompts: str | Sequence[int], **options: Unpack[DecodeOptions]
 ) -> GenerationResult: ...
 @overload
 def generate(
-    target: TextTarget, drafter: Drafter | None, prompts: Sequence[str] | Sequence[Sequence[int]], **options: Any
+    target: TextTarget,
+    drafter: Drafter | None,
+    prompts: Sequence[str] | Sequence[Sequence[int]],
+    **options: Unpack[DecodeOptions],
 ) -> list[GenerationResult]: ...
 @overload
 def generate(
-    target: TextTarget, drafter: Drafter | None = None, prompts: None = None, **options: Any
+    target: TextTarget,
+    drafter: Drafter | None = None,
+    prompts: None = None,
+    *,
+    input_ids: Any,
+    **options: Unpack[DecodeOptions],
 ) -> GenerationResult | list[GenerationResult]: ...
 def generate(
-    target: TextTarget, drafter: Drafter | None = None, prompts: Any = None, **options: Any
+    target: TextTarget,
+    drafter: Drafter | None = None,
+    prompts: Any = None,
+    *,
+    input_ids: Any = None,
+    **options: Unpack[DecodeOptions],
 ) -> GenerationResult | list[GenerationResult]:
-    """Decode one prompt or many, losslessly, with or without a drafter.
+    """Decode one prompt or many, losslessly, with or without a drafter; options as in `DecodeOptions`.
 
     ``prompts`` is a user message, a list of them, or token ids (a list of ints, a list of lists, a [T] or [B, T]
     tensor); ``input_ids=`` may be used for ids. One prompt gives one result, a list gives a list in the same order.
-    ``drafter`` None is plain decoding. The other arguments are those of `stream`.
+    ``drafter`` None is plain decoding. Random numbers are keyed by (seed, prompt, position, purpose), so that a
+    request's tokens do not depend on its batch mates. Raises ValueError on bad input, before anything is decoded.
     """
-    input_ids = options.pop("input_ids", None)
     if (prompts is None) == (input_ids is None):
         raise ValueError("give either prompts or input_ids, one of the two")
     given = prompts if input_ids is None else input_ids
     given = given.tolist() if hasattr(given, "tolist") else given
     many = not isinstance(given, str) and not (len(given) and isinstance(given[0], Integral))
-    results = {e.request: e.result for e in stream(target, drafter, given, **options) if e.result is not None}
-    ordered = [results[i] for i in range(len(results))]
-    return ordered if many else ordered[0]
+    engine = _submitted(target, drafter, given, **options)
+    finished = {c.request.context.request: c.request for c in engine.run() if c.request.finish_reason}
+    results = [_result(target, finished[i], target.decode(finished[i].emitted)) for i in range(len(finished))]
+    return results if many else results[0]
 
 
 def stream(
+    target: TextTarget, drafter: Drafter | None, prompts: Prompts, **options: Unpack[DecodeOptions]
+) -> Iterator[StreamEvent]:
+    """As `generate`, yielding tokens as they are committed; bad input is refused here, not at the first event."""
+    return _events(target, _submitted(target, drafter, prompts, **options))
+
+
+def _submitted(
     target: TextTarget,
     drafter: Drafter | None,
     prompts: Prompts,
@@ -97,14 +136,8 @@ def stream(
     max_batch: int = 8,
     labels: Sequence[dict[str, Any]] | None = None,
     allow_lossy: bool = False,
-) -> Iterator[StreamEvent]:
-    """As `generate`, yielding tokens as they are committed.
-
-    ``stop_token_ids`` None means the model's own. ``policy`` None drafts and verifies the drafter's full depth.
-    ``thinking`` goes to the chat template and has no effect on token ids. ``labels`` sets prompt_id, domain and mode of
-    each request's rounds. Random numbers are keyed by (seed, prompt, position, purpose), so that a request's tokens do
-    not depend on its batch mates. Raises ValueError on bad input, before anything is decoded.
-    """
+) -> Engine:
+    """An engine with every prompt queued."""
     sampling = Sampling(temperature, top_k, top_p, min_p)
     listed = _listed(prompts)
     encoded = [_encode(target, prompt, thinking) for prompt in listed]
@@ -139,7 +172,7 @@ def stream(
                 labels=dict(labels[index]) if labels else known,
             )
         )
-    return _events(target, engine)
+    return engine
 
 
 def _events(target: TextTarget, engine: Engine) -> Iterator[StreamEvent]:

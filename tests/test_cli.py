@@ -1,0 +1,121 @@
+"""The command line as a user meets it: JSON and nothing else, one sentence for a mistake, the documented exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from companion.cli import main
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of one call."""
+    monkeypatch.setattr(sys, "argv", ["companion", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda *arguments: run(capsys, monkeypatch, *arguments)
+
+
+def test_ceiling_prints_one_json_object(call: Any) -> None:
+    code, out, _ = call("ceiling", "8", "--vocab", "151936", "--json")
+    record = json.loads(out)
+    assert code == 0
+    assert round(record["ceiling"], 6) == 0.385362
+    assert round(record["floor"], 6) == 0.000335
+
+
+def test_ceiling_of_a_wider_support(call: Any) -> None:
+    _, out, _ = call("ceiling", "8", "--support", "8", "--json")
+    assert round(json.loads(out)["ceiling"], 6) == 0.469198
+
+
+@pytest.mark.parametrize(("planner", "depth"), [("iid", 2), ("certified", 7)])
+def test_plan_gives_the_depth_of_each_planner(call: Any, planner: str, depth: int) -> None:
+    code, out, _ = call("plan", "--acceptance", "0.385", "--max-depth", "7", "--planner", planner, "--json")
+    assert (code, json.loads(out)["depth"]) == (0, depth)
+
+
+def test_generate_reports_its_rounds(call: Any) -> None:
+    options = ["--prompt", "What is 12 + 7?", "--drafter", "lookup", "--max-new-tokens", "24", "--seed", "3", "--json"]
+    code, out, _ = call("generate", *options)
+    record = json.loads(out)
+    assert code == 0
+    assert record["finish_reason"] in ("stop", "length")
+    assert 1 <= len(record["token_ids"]) <= 24
+    committed = [token for row in record["rounds"] for token in row["tokens"]]
+    assert record["token_ids"][1:] == committed  # the first token comes from the prefill
+    for row in record["rounds"]:
+        assert row["accepted"] <= row["verified"] <= row["drafted"]
+        assert len(row["phases"]) == len(row["tokens"])
+    assert sum(row["drafted"] for row in record["rounds"]) > 0
+    assert call("generate", *options)[1] == out or _without_times(call("generate", *options)[1]) == _without_times(out)
+
+
+def _without_times(out: str) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(out)
+    for row in record["rounds"]:
+        row["draft_seconds"] = row["verify_seconds"] = 0
+    return record
+
+
+def test_think_and_no_think_differ_in_their_phases(call: Any) -> None:
+    common = ("generate", "--prompt", "What is 12 + 7?", "--drafter", "none", "--max-new-tokens", "8", "--json")
+    thinking = json.loads(call(*common, "--think")[1])["phases"]
+    direct = json.loads(call(*common, "--no-think")[1])["phases"]
+    assert "think" in thinking
+    assert set(direct) == {"output"}
+
+
+def test_streaming_prints_the_same_text(call: Any) -> None:
+    common = ("generate", "--prompt", "What is 12 + 7?", "--max-new-tokens", "16", "--seed", "1")
+    assert call(*common, "--stream")[1] == call(*common)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("generate", "--prompt", "hello", "--target", "no-such-model"), "embedded one"),
+        (("generate", "--prompt", "hello", "--drafter", "no-such-drafter"), "'lookup'"),
+        (("generate", "--prompt", "hello", "--temperature", "-1"), "temperature must be"),
+        (("generate", "--prompt", "hello", "--top-p", "0"), "top_p must lie in (0, 1]"),
+        (("generate", "--prompt", "hello", "--temperature", "0", "--top-k", "5"), "temperature 0 is greedy"),
+        (("generate", "--prompt", " "), "the prompt is empty"),
+        (("generate", "--prompt", "<think>no</think>"), "control token"),
+        (("generate", "--prompt", "hello", "--max-new-tokens", "100000"), "new tokens fit"),
+        (("generate", "--prompt", "hello", "--depth", "0"), "plain decoding"),
+        (("plan", "--acceptance", "1.4"), "[0, 1]"),
+        (("ceiling", "nan"), "finite"),
+        (("bench", "decode", "--repeats", "0"), "at least 1"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_1(call: Any, arguments: tuple[str, ...], expected: str) -> None:
+    code, out, err = call(*arguments)
+    assert code == 1
+    assert out == ""
+    assert err.startswith("error: ")
+    assert expected in err
+    assert "Traceback" not in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("generate",), ("plan", "--planner", "best"), ("frobnicate",)])
+def test_wrong_usage_is_exit_code_2(call: Any, arguments: tuple[str, ...]) -> None:
+    assert call(*arguments)[0] == 2
+
+
+@pytest.mark.parametrize(
+    "verb", [(), ("generate",), ("ceiling",), ("plan",), ("train", "target"), ("reproduce",), ("bench", "decode")]
+)
+def test_every_verb_explains_itself(call: Any, verb: tuple[str, ...]) -> None:
+    code, out, _ = call(*verb, "--help")
+    assert code == 0
+    assert "Usage" in out
