@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from companion.book import notebooks
-from companion.book.execute import Execution, execute, run_key
+from companion.book.execute import Execution, execute, prepare, stored_run
 from companion.book.layout import Layout
 from companion.book.pages import build, stage
 from companion.provenance import file_hash, write_atomic, write_json
@@ -46,11 +46,13 @@ def execute_all(
     runs = {}
     for number, source in enumerate(sources, 1):
         head = f"[{number}/{len(sources)}] {source.name}"
-        say(f"{head}: checking whether it must run")
-        run = execute(source, layout, given, force=force, cell_timeout=cell_timeout, progress=sys.stderr.isatty())
-        if run.reused:
+        chosen, key = prepare(source, layout, given)
+        run = None if force else stored_run(source, layout, key)
+        if run is not None:
             say(f"{head}: nothing it depends on has changed; reusing the run of {run.finished} ({run.seconds:.0f} s)")
         else:
+            say(f"{head}: executing")
+            run = execute(source, layout, chosen, key, cell_timeout=cell_timeout, progress=sys.stderr.isatty())
             say(f"{head}: executed in {run.seconds:.0f} s")
         if run.stderr.strip():
             say(f"{head}: note: its cells wrote to standard error: {run.stderr.strip().splitlines()[0][:160]}")
@@ -110,11 +112,11 @@ def compare(*, layout: Layout | None = None, say: Say = say) -> int:
     passed: dict[str, str] = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
     keys = {}
     for source in layout.sources():
-        notebook = notebooks.read(source)
-        found = notebooks.source_problems(notebook) + notebooks.stored_problems(notebook)
+        _, key = prepare(source, layout, {})
+        found = notebooks.stored_problems(notebooks.read(source))
         if found:
             raise ValueError(f"{source.name}: " + "; ".join(found))
-        keys[source.name] = f"{file_hash(source)} {file_hash(rules)} {run_key(notebook, layout, {})}"
+        keys[source.name] = f"{file_hash(source)} {file_hash(rules)} {key}"
     due = [name for name in keys if passed.get(name) != keys[name]]
     if len(due) < len(keys):
         say("compared before and unchanged since: " + ", ".join(name for name in keys if name not in due))
@@ -122,6 +124,8 @@ def compare(*, layout: Layout | None = None, say: Say = say) -> int:
         return 0
     command = [sys.executable, "-m", "pytest", "-q", "--nbval", "--nbval-current-env", f"--nbval-sanitize-with={rules}"]
     command += [f"--nbval-cell-timeout={CELL_TIMEOUT}", "-p", "no:cacheprovider", f"--rootdir={layout.root}"]
+    if not sys.stdout.isatty():
+        command.append("--color=no")  # nbval colours its reports unless told
     status = subprocess.run(
         [*command, *(str(layout.notebooks / name) for name in due)],
         cwd=layout.root,

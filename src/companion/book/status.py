@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from companion.book.execute import Execution
-from companion.provenance import system
+from companion.provenance import collect
 
 PACKAGES = (
     "companion",
@@ -44,8 +44,13 @@ def status_tables(runs: Mapping[Path, Execution]) -> dict[str, str]:
 
 
 def _machine() -> list[tuple[str, str]]:
-    record = system()
+    provenance = collect()
+    record, harness = provenance["system"], provenance["harness"]
+    commit = str(harness.get("commit", "not a git checkout"))[:12] + (
+        ", with local changes" if harness.get("dirty") else ""
+    )
     rows = [
+        ("source", commit),
         ("processor", f"{record['processor']} ({record['machine']})"),
         ("cores", str(record["cores"])),
         ("memory", f"{_memory_gib():.0f} GiB"),

@@ -1,0 +1,42 @@
+"""The process that executes one notebook. A script that imports nothing of ours, so that it starts at once.
+
+It reads its order as JSON from standard input: source, output, cwd, parameters, timeout, progress.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # nbclient takes over while a kernel runs, and ends it
+    order = json.load(sys.stdin)
+    import papermill
+    import tqdm.auto  # noqa: F401 - read its environment now: only the kernel's bars are to be off
+
+    os.environ.update({"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "JUPYTER_PREFER_ENV_PATH": "1"})
+    try:
+        papermill.execute_notebook(
+            order["source"],
+            order["output"],
+            parameters=order["parameters"],
+            kernel_name="python3",
+            cwd=order["cwd"],
+            execution_timeout=order["timeout"],
+            progress_bar=order["progress"],
+            extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # its warning about TCP is printed on every start
+        )
+    except papermill.PapermillExecutionError as error:
+        print("\n".join(error.traceback), file=sys.stderr)
+        return 1
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
