@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 
 class Cache:
@@ -57,8 +56,3 @@ class Cache:
         new.values[:, :old_slots, :, :old_capacity] = self.values
         new.lengths[:old_slots] = self.lengths
         return new
-
-
-def segment(cache_layer: Tensor, slot: int, length: int) -> Tensor:  # [slots, kv_heads, capacity, d]
-    """A view [kv_heads, length, d] of one request's keys or values; no copy."""
-    return cache_layer[slot, :, :length]

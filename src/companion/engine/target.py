@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from companion.engine.cache import Cache, segment
+from companion.engine.attention import AttentionPlan
+from companion.engine.cache import Cache
 from companion.protocols import KVCache, RaggedBatch, TargetOutput
 
 
@@ -184,17 +185,16 @@ class Qwen3Target:
             raise ValueError(
                 f"{self.name} has layers 0 to {self.shape.layers - 1} (-1: the embedding); layer {unknown[0]} is none"
             )
-        spans = list(zip(batch.slots, batch.starts, batch.starts[1:], batch.lengths, strict=False))
-        masks = [self._causal_mask(stop - start, length) for _, start, stop, length in spans]
+        plan = AttentionPlan(batch, self.dtype)
         cos, sin = self.cos[batch.positions], self.signed_sin[batch.positions]  # [N, 1, head_dim]
         x = F.embedding(batch.tokens, self.embedding)  # [N, d]
         tapped = {-1: x} if -1 in taps else {}
         for index, layer in enumerate(self.layers):
-            x = x + self._attention(layer, x, cos, sin, spans, masks, cache.keys[index], cache.values[index])
+            x = x + self._attention(layer, x, cos, sin, plan, cache.keys[index], cache.values[index])
             x = x + self._mlp(layer, x)
             if index in taps:
                 tapped[index] = x
-        for slot, start, stop, length in spans:
+        for slot, start, stop, length in plan.spans:
             cache.lengths[slot] = length + stop - start
         rows = x if batch.logit_rows is None else x[batch.logit_rows]
         logits = F.linear(F.rms_norm(rows, (self.shape.hidden,), self.final_norm, self.shape.eps), self.head).float()
@@ -209,8 +209,7 @@ class Qwen3Target:
         x: Tensor,  # [N, d]
         cos: Tensor,  # [N, 1, head_dim]
         sin: Tensor,
-        spans: list[tuple[int, int, int, int]],
-        masks: list[Tensor | None],
+        plan: AttentionPlan,
         keys: Tensor,  # [slots, kv_heads, capacity, head_dim]
         values: Tensor,
     ) -> Tensor:
@@ -220,27 +219,13 @@ class Qwen3Target:
         qk, v = qkv[:, : s.heads + s.kv_heads], qkv[:, s.heads + s.kv_heads :]
         qk = F.rms_norm(qk, (s.head_dim,), None, s.eps) * layer.qk_norm
         qk = torch.addcmul(qk * cos, torch.roll(qk, s.head_dim // 2, -1), sin)
-        q, k, v = (t.transpose(0, 1) for t in (qk[:, : s.heads], qk[:, s.heads :], v))  # [heads, N, head_dim]
-        outputs = []
-        for (slot, start, stop, length), mask in zip(spans, masks, strict=True):
-            end = length + stop - start
-            keys[slot, :, length:end] = k[:, start:stop]
-            values[slot, :, length:end] = v[:, start:stop]
-            seen = segment(keys, slot, end)[None], segment(values, slot, end)[None]
-            out = F.scaled_dot_product_attention(q[None, :, start:stop], *seen, attn_mask=mask, enable_gqa=True)
-            outputs.append(out[0].transpose(0, 1).reshape(stop - start, -1))
-        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)) @ layer.out
+        plan.append(qk[:, s.heads :], keys)
+        plan.append(v, values)
+        return plan.attend(qk[:, : s.heads], keys, values) @ layer.out
 
     def _mlp(self, layer: Layer, x: Tensor) -> Tensor:  # [N, d]
         gate, up = (F.rms_norm(x, (self.shape.hidden,), layer.mlp_norm, self.shape.eps) @ layer.gate_up).chunk(2, -1)
         return (F.silu(gate) * up) @ layer.down
-
-    def _causal_mask(self, new: int, cached: int) -> Tensor | None:
-        """Additive mask [new, cached + new]; a single new token sees everything and needs none."""
-        if new == 1:
-            return None
-        mask = torch.full((new, cached + new), float("-inf"), device=self.device, dtype=self.dtype)
-        return mask.triu_(cached + 1)
 
     def logits(self, tokens: Sequence[int]) -> Tensor:
         """Logits [T, V] of every position of one sequence, from an empty cache."""
