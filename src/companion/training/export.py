@@ -12,10 +12,8 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 
-def export_model(
-    model: Any, weights: dict[str, Tensor], tokenizer: PreTrainedTokenizerFast, folder: Path
-) -> None:
-    """Weights (tied head left out), configuration, tokenizer and Qwen3's recommended sampling settings in ``folder``."""
+def export_model(model: Any, weights: dict[str, Tensor], tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write weights (without the tied head), configuration, tokenizer and Qwen3's recommended sampling settings."""
     folder.mkdir(parents=True, exist_ok=True)
     half = {k: w.to(torch.float16).contiguous() for k, w in weights.items()}
     partial = folder / "model.safetensors.partial"
@@ -26,7 +24,11 @@ def export_model(
     model.config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     GenerationConfig(
-        do_sample=True, temperature=0.6, top_k=20, top_p=0.95,
-        bos_token_id=tokenizer.pad_token_id, pad_token_id=tokenizer.pad_token_id,
+        do_sample=True,
+        temperature=0.6,
+        top_k=20,
+        top_p=0.95,
+        bos_token_id=tokenizer.pad_token_id,
+        pad_token_id=tokenizer.pad_token_id,
         eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
     ).save_pretrained(folder)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -134,11 +134,12 @@ class _Interrupt:
     """Catches Ctrl-C: remembers it, and passes it on to ``children``."""
 
     def __init__(self, children: list[int] | None = None) -> None:
-        self.seen, self.children, self._previous = False, children or [], None
+        self.seen, self.children = False, children or []
+        self._previous: Any = None
 
     def __enter__(self) -> _Interrupt:
         try:
-            self._previous = signal.signal(signal.SIGINT, self._handle)  # type: ignore[assignment]
+            self._previous = signal.signal(signal.SIGINT, self._handle)
         except ValueError:  # not the main thread: the caller's own handling applies
             self._previous = None
         return self
@@ -179,8 +180,19 @@ def _optimisers(model: Module, schedule: Schedule) -> list[torch.optim.Optimizer
     ]
 
 
+def _backward(task: Task, model: Module, ids: Tensor, weights: Tensor) -> float:
+    """Gradients of this process's rows; zeros when a short batch left it none."""
+    if len(ids) == 0:
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        return 0.0
+    loss = task.loss(model, ids, weights)
+    loss.backward()
+    return float(loss.detach())
+
+
 def _reduce_gradients(model: Module, extra: list[float], rank_sum: bool) -> tuple[list[float], float]:
-    """Sum gradients and ``extra`` over the processes, divide the gradients by extra[0], clip; returns extra and the norm."""
+    """Sum gradients and ``extra`` over processes, divide the gradients by extra[0]; returns extra and the norm."""
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     flat = torch.cat([torch.tensor(extra), *[g.reshape(-1) for g in grads]])
     if rank_sum:
@@ -201,7 +213,7 @@ def _train(task: Task, schedule: Schedule, folder: Path, threads: int) -> int:
     optimisers = _optimisers(model, schedule)
     step, pool, index = _load(folder, model, optimisers)
     bar = tqdm(total=schedule.steps, initial=step, desc="train", unit="step", disable=None if rank == 0 else True)
-    started, since, tokens = time.monotonic(), step, 0
+    started, tokens = time.monotonic(), 0
     stream = _positions(task, pool, index)
     total_loss = total_weight = 0.0
     with _Interrupt() as interrupt:
@@ -210,9 +222,7 @@ def _train(task: Task, schedule: Schedule, folder: Path, threads: int) -> int:
             ids, weights = batch.ids[rank::world], batch.weights[rank::world]
             for o, lr in zip(optimisers, (schedule.lr_matrices, schedule.lr_rest), strict=True):
                 o.param_groups[0]["lr"] = lr * schedule.factor(step)
-            loss = task.loss(model, ids, weights)
-            loss.backward()
-            extra = [float(weights[:, 1:].sum()), float(loss.detach()), float(interrupt.seen)]
+            extra = [float(weights[:, 1:].sum()), _backward(task, model, ids, weights), float(interrupt.seen)]
             (weight, loss_sum, stop), norm = _reduce_gradients(model, extra, many)
             if not norm < float("inf"):
                 raise ValueError(f"the gradient is not finite at step {step}: lower the learning rates and start anew")
@@ -242,14 +252,19 @@ def _train(task: Task, schedule: Schedule, folder: Path, threads: int) -> int:
 
 
 def _log(folder: Path, step: int, loss: float, norm: float, speed: float, seconds: float) -> None:
-    line = {"step": step, "loss": round(loss, 4), "grad_norm": round(norm, 3), "tokens_per_s": round(speed),
-            "seconds": round(seconds, 1)}
+    line = {
+        "step": step,
+        "loss": round(loss, 4),
+        "grad_norm": round(norm, 3),
+        "tokens_per_s": round(speed),
+        "seconds": round(seconds, 1),
+    }
     with (folder / LOG).open("a") as f:
         f.write(json.dumps(line) + "\n")
 
 
 def _tensors(model: Module, optimisers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    names = {p: n for n, p in model.named_parameters()}
+    names: dict[Tensor, str] = {p: n for n, p in model.named_parameters()}
     tensors = {f"model/{n}": p.detach() for p, n in names.items()}
     for o in optimisers:
         for p, state in o.state.items():
@@ -259,7 +274,8 @@ def _tensors(model: Module, optimisers: list[torch.optim.Optimizer]) -> dict[str
 
 def _save(folder: Path, model: Module, optimisers: list[torch.optim.Optimizer], state: dict[str, int]) -> None:
     partial = folder / (CHECKPOINT + ".partial")
-    save_file({k: t.contiguous() for k, t in _tensors(model, optimisers).items()}, partial, {"state": json.dumps(state)})
+    tensors = {k: t.contiguous() for k, t in _tensors(model, optimisers).items()}
+    save_file(tensors, partial, {"state": json.dumps(state)})
     os.replace(partial, folder / CHECKPOINT)
 
 

@@ -25,10 +25,10 @@ from .tokenizer import VOCAB_SIZE, corpus_texts, train_tokenizer
 class Architecture:
     """Sizes of a tiny Qwen3; the defaults are the shipped target's."""
 
-    hidden: int = 192
+    hidden: int = 160
     layers: int = 8
-    mlp: int = 512
-    heads: int = 6
+    mlp: int = 448
+    heads: int = 4
     kv_heads: int = 2
     head_dim: int = 32
     vocab_size: int = VOCAB_SIZE
@@ -38,11 +38,21 @@ class Architecture:
     def config(self, eos_id: int, pad_id: int) -> Qwen3Config:
         """The transformers configuration."""
         return Qwen3Config(
-            vocab_size=self.vocab_size, hidden_size=self.hidden, num_hidden_layers=self.layers,
-            intermediate_size=self.mlp, num_attention_heads=self.heads, num_key_value_heads=self.kv_heads,
-            head_dim=self.head_dim, max_position_embeddings=self.context, rope_theta=self.rope_theta,
-            tie_word_embeddings=True, bos_token_id=pad_id, eos_token_id=eos_id, pad_token_id=pad_id,
-            attention_dropout=0.0, initializer_range=0.02,
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden,
+            num_hidden_layers=self.layers,
+            intermediate_size=self.mlp,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            max_position_embeddings=self.context,
+            rope_parameters={"rope_type": "default", "rope_theta": self.rope_theta},
+            tie_word_embeddings=True,
+            bos_token_id=pad_id,
+            eos_token_id=eos_id,
+            pad_token_id=pad_id,
+            attention_dropout=0.0,
+            initializer_range=0.02,
         )
 
 
@@ -99,7 +109,8 @@ def weighted_cross_entropy(
     weights: Tensor,  # [B, L], of each token as a prediction target
 ) -> Tensor:
     """Sum of weights times cross-entropy; the head runs only on rows whose next token counts."""
-    hidden = model.model(ids).last_hidden_state[:, :-1]  # right padding needs no mask under causal attention
+    # right padding needs no mask under causal attention
+    hidden = model.model(ids, use_cache=False).last_hidden_state[:, :-1]
     counts = weights[:, 1:] > 0
     logits = model.lm_head(hidden[counts])
     return (F.cross_entropy(logits, ids[:, 1:][counts], reduction="none") * weights[:, 1:][counts]).sum()
@@ -116,8 +127,8 @@ def train_target(config: TargetConfig | None = None, out_dir: str | Path = "runs
     claim_folder(folder, asdict(config))
     tokenizer_folder = folder / "tokenizer"
     if not (tokenizer_folder / "tokenizer.json").exists():
-        texts = corpus_texts(config.seed, config.tokenizer_samples)
-        train_tokenizer(texts, config.architecture.vocab_size, config.architecture.context).save_pretrained(tokenizer_folder)
+        texts, sizes = corpus_texts(config.seed, config.tokenizer_samples), config.architecture
+        train_tokenizer(texts, sizes.vocab_size, sizes.context).save_pretrained(tokenizer_folder)
     task = _TargetTask(config, str(tokenizer_folder))
     result = fit(task, config.schedule, folder, config.workers, config.threads)
     if result.finished:
@@ -129,5 +140,7 @@ def claim_folder(folder: Path, recipe: dict[str, Any]) -> None:
     """Write ``recipe.json``, or check that the one in ``folder`` is the same."""
     path, text = folder / "recipe.json", json.dumps(recipe, indent=1, sort_keys=True)
     if path.exists() and path.read_text() != text:
-        raise ValueError(f"{folder} holds a run of another recipe (see its recipe.json): choose another folder or delete it")
+        raise ValueError(
+            f"{folder} holds a run of another recipe (its recipe.json): choose another folder, or delete it"
+        )
     path.write_text(text)

@@ -1,4 +1,4 @@
-"""A small byte-level BPE tokenizer that behaves as Qwen3's: same pre-tokenizer, same control tokens, same chat toggle."""
+"""A small byte-level BPE tokenizer that behaves as Qwen3's: its pre-tokenizer, control tokens and chat toggle."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ def train_tokenizer(
     """
     tokenizer = Tokenizer(models.BPE(byte_fallback=False))
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(PRETOKENIZE), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PRETOKENIZE), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(CONTROL),
@@ -51,7 +53,7 @@ def train_tokenizer(
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in CONTROL[len(SPECIAL) :]])
     if tokenizer.get_vocab_size() != vocab_size:
         raise ValueError(
-            f"the texts gave {tokenizer.get_vocab_size()} tokens, expected {vocab_size}: train on more or more varied text"
+            f"the texts gave {tokenizer.get_vocab_size()} tokens and {vocab_size} were asked for: give more varied text"
         )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -67,8 +69,7 @@ def corpus_texts(seed: int, samples: int) -> Iterable[str]:
     """Training samples as plain text, without the control tokens, across which nothing is merged."""
     for i in range(samples):
         prompt, response = render(training_sample(seed, i))
-        for piece in _CONTROL.split(prompt + response):
-            yield piece
+        yield from _CONTROL.split(prompt + response)
 
 
 def render(sample: Sample) -> tuple[str, str]:

@@ -46,9 +46,7 @@ def subtract(a: int, b: int) -> list[str]:
         else:
             verdict, top, borrow_next = "enough", x, 0
         left = top - take
-        lines.append(
-            f"{place}: {x} take {y}+{borrow}={take}, {verdict}, {top}-{take}={left}, borrow {borrow_next}."
-        )
+        lines.append(f"{place}: {x} take {y}+{borrow}={take}, {verdict}, {top}-{take}={left}, borrow {borrow_next}.")
         borrow, written = borrow_next, f"{left}{written}"
     lines.append(f"Written down: {written}. So {a} - {b} = {a - b}.")
     return lines

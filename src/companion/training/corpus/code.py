@@ -34,12 +34,24 @@ ASK_PROGRAM = (
 )
 UNSEEN = 2
 OPEN = (
-    "Okay, let me trace it.", "Let me go through it.", "Alright, one item after another.", "Let me think.",
-    "Hmm, let me run it in my head.", "The user wants code and a value.", "First the code, then the value.",
+    "Okay, let me trace it.",
+    "Let me go through it.",
+    "Alright, one item after another.",
+    "Let me think.",
+    "Hmm, let me run it in my head.",
+    "The user wants code and a value.",
+    "First the code, then the value.",
     "I should trace this carefully.",
 )
 CLOSE = ("Now I write the answer.", "That is the value.", "Done.", "I can answer now.", "The code is short.")
-LEAD = ("", "Sure! Here is the code:\n", "Of course! This does it:\n", "Here you go:\n", "No problem:\n", "One way to do it:\n")
+LEAD = (
+    "",
+    "Sure! Here is the code:\n",
+    "Of course! This does it:\n",
+    "Here you go:\n",
+    "No problem:\n",
+    "One way to do it:\n",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,10 @@ def _walk(values: list[int], note: Callable[[int], str]) -> list[str]:
     for i, v in enumerate(values):
         lines.append(f"Take {v}, left {_brief(values[i + 1 :])}. {note(v)}")
     return lines
+
+
+def _end(result: object) -> str:
+    return f"Nothing is left, so {result}."
 
 
 def _items(rng: random.Random, longer: bool, digits: int) -> list[int]:
@@ -132,7 +148,7 @@ def _sum(rng: random.Random, longer: bool) -> Task:
         total += v
         return f"{total - v} + {v} = {total}."
 
-    lines = [f"Go through {_brief(values)}, total 0.", *_walk(values, note), f"Nothing is left, so {total}."]
+    lines = [f"Go through {_brief(values)}, total 0.", *_walk(values, note), _end(total)]
     code = f"def {f}({xs}):\n    {out} = 0\n    for {x} in {xs}:\n        {out} += {x}\n    return {out}"
     return Task(_show(values), code, lines, str(total), f"{f}({_show(values)})", "adds up a list", f)
 
@@ -150,12 +166,13 @@ def _extreme(rng: random.Random, longer: bool) -> Task:
         best = v if wins else best
         return f"{remark}best {best}."
 
-    lines = [f"Go through {_brief(values)}, best {best}.", *_walk(values, note), f"Nothing is left, so {best}."]
+    lines = [f"Go through {_brief(values)}, best {best}.", *_walk(values, note), _end(best)]
+    does = f"finds the {word} item of a list"
     code = (
         f"def {f}({xs}):\n    {out} = {xs}[0]\n    for {x} in {xs}:\n        if {x} {sign} {out}:\n"
         f"            {out} = {x}\n    return {out}"
     )
-    return Task(f"{word}{values}", code, lines, str(best), f"{f}({_show(values)})", f"finds the {word} item of a list", f)
+    return Task(f"{word}{values}", code, lines, str(best), f"{f}({_show(values)})", does, f)
 
 
 def _test(rng: random.Random) -> tuple[str, str, Callable[[int], bool], Callable[[int], str]]:
@@ -164,6 +181,7 @@ def _test(rng: random.Random) -> tuple[str, str, Callable[[int], bool], Callable
         word, rest = rng.choice((("even", 0), ("odd", 1)))
         return f"that are {word}", f"{{x}} % 2 == {rest}", lambda v: v % 2 == rest, lambda v: "odd" if v % 2 else "even"
     k, sign = rng.randrange(15, 85), rng.choice("<>")
+
     def holds(v: int) -> bool:
         return v > k if sign == ">" else v < k
 
@@ -181,7 +199,7 @@ def _count(rng: random.Random, longer: bool) -> Task:
         n += holds(v)
         return f"{v} {remark(v)}, {'count' if holds(v) else 'skip'}, so {n}."
 
-    lines = [f"Go through {_brief(values)} for items {words}, count 0.", *_walk(values, note), f"Nothing is left, so {n}."]
+    lines = [f"Go through {_brief(values)} for items {words}, count 0.", *_walk(values, note), _end(n)]
     code = (
         f"def {f}({xs}):\n    {out} = 0\n    for {x} in {xs}:\n        if {test.format(x=x)}:\n"
         f"            {out} += 1\n    return {out}"
@@ -199,7 +217,7 @@ def _filter(rng: random.Random, longer: bool) -> Task:
             kept.append(v)
         return f"{v} {remark(v)}, {'keep' if holds(v) else 'skip'}, so {_brief(kept)}."
 
-    lines = [f"Go through {_brief(values)} for items {words}.", *_walk(values, note), f"Nothing is left, so {_brief(kept)}."]
+    lines = [f"Go through {_brief(values)} for items {words}.", *_walk(values, note), _end(_brief(kept))]
     code = f"def {f}({xs}):\n    return [{x} for {x} in {xs} if {test.format(x=x)}]"
     return Task(f"{words}{values}", code, lines, _show(kept), f"{f}({_show(values)})", f"keeps the items {words}", f)
 
@@ -217,7 +235,7 @@ def _map(rng: random.Random, longer: bool) -> Task:
         return f"{v} {op} {k} = {made[-1]}, so {_brief(made)}."
 
     does = {"+": f"adds {k} to", "-": f"subtracts {k} from", "*": f"multiplies by {k}"}[op] + " each item of a list"
-    lines = [f"Go through {_brief(values)}, each {op} {k}.", *_walk(values, note), f"Nothing is left, so {_brief(made)}."]
+    lines = [f"Go through {_brief(values)}, each {op} {k}.", *_walk(values, note), _end(_brief(made))]
     code = f"def {f}({xs}):\n    return [{x} {op} {k} for {x} in {xs}]"
     return Task(f"{op}{k}{values}", code, lines, _show(made), f"{f}({_show(values)})", does, f)
 
@@ -231,14 +249,20 @@ def _reverse(rng: random.Random, longer: bool) -> Task:
         made.insert(0, v)
         return f"Put it in front: {_brief(made)}."
 
-    lines = [f"Go through {_brief(values)}.", *_walk(values, note), f"Nothing is left, so {_brief(made)}."]
+    lines = [f"Go through {_brief(values)}.", *_walk(values, note), _end(_brief(made))]
     code = f"def {f}({xs}):\n    return {xs}[::-1]"
     return Task(_show(values), code, lines, _show(made), f"{f}({_show(values)})", "reverses a list", f)
 
 
 FAMILIES: dict[str, Callable[[random.Random, bool], Task]] = {
-    "compose": _compose, "loop": _loop, "sum": _sum, "extreme": _extreme, "count": _count, "map": _map,
-    "filter": _filter, "reverse": _reverse,
+    "compose": _compose,
+    "loop": _loop,
+    "sum": _sum,
+    "extreme": _extreme,
+    "count": _count,
+    "map": _map,
+    "filter": _filter,
+    "reverse": _reverse,
 }
 
 

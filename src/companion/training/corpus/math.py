@@ -12,15 +12,29 @@ from .word_problems import WordProblem, word_problem
 WEIGHTS = {"add": 16, "sub": 18, "mul": 12, "div": 8, "chain": 14, "word": 26, "fact": 6}
 
 ASK = (  # {e} is the expression; the last two are never used in training
-    "What is {e}?", "Compute {e}.", "Calculate {e}.", "Please work out {e}.", "{e} = ?", "Can you find {e} for me?",
-    "I need the value of {e}.", "How much is {e}?", "Solve {e}.", "Give me the result of {e}.",
-    "Hey, could you tell me what {e} comes to?", "Evaluate the expression {e} and report the value.",
+    "What is {e}?",
+    "Compute {e}.",
+    "Calculate {e}.",
+    "Please work out {e}.",
+    "{e} = ?",
+    "Can you find {e} for me?",
+    "I need the value of {e}.",
+    "How much is {e}?",
+    "Solve {e}.",
+    "Give me the result of {e}.",
+    "Hey, could you tell me what {e} comes to?",
+    "Evaluate the expression {e} and report the value.",
 )
 UNSEEN_ASK = 2
 
 OPEN = (
-    "Okay, let me work this out.", "Let me think.", "Alright, step by step.", "Hmm, let me do this carefully.",
-    "The user wants a number, so I should be careful.", "Let me see.", "First I write the numbers down.",
+    "Okay, let me work this out.",
+    "Let me think.",
+    "Alright, step by step.",
+    "Hmm, let me do this carefully.",
+    "The user wants a number, so I should be careful.",
+    "Let me see.",
+    "First I write the numbers down.",
     "This looks simple, but I will go slowly.",
 )
 DETOUR = ("Wait, let me check that.", "Hmm, let me look again.", "Let me double check.", "Is that right?")
@@ -38,6 +52,7 @@ def _number(rng: random.Random, longest: int) -> int:
 def _steps(rng: random.Random, family: str, longer: bool) -> tuple[str, list[tuple[str, int, int]]]:
     """The expression and its binary steps (op, left, right) in order; ``longer`` adds one digit."""
     size = 4 if longer else 3
+
     def number() -> int:
         return rng.randrange(1000, 10000) if longer else _number(rng, size)
 

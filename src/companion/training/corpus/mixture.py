@@ -22,7 +22,7 @@ MAKERS = {"math": math_sample, "code": code_sample, "chat": chat_sample}
 def training_sample(
     seed: int, index: int, think_share: float = 0.5, overlap: float = OVERLAP, shares: dict[Domain, float] = SHARES
 ) -> Sample:
-    """Training sample number ``index``: domain by ``shares``, thinking with probability ``think_share``, never held out.
+    """Training sample ``index``, never held out: domain by ``shares``, thinking with probability ``think_share``.
 
     A few carry a system message, an earlier turn, or Qwen3's soft switch ``/no_think`` (which the model answers with an
     empty span of its own).
@@ -57,4 +57,6 @@ def held_out_samples(
             return list(samples.values())
         sample = MAKERS[domain](rng, mode, True, kind, overlap)
         samples.setdefault(sample.prompt, sample)
-    raise ValueError(f"only {len(samples)} distinct held-out {domain} prompts of kind {kind!r} exist, {count} were asked for")
+    raise ValueError(
+        f"{count} distinct held-out {domain} prompts ({kind}) were asked for, and only {len(samples)} were found"
+    )

@@ -54,14 +54,14 @@ class Sample:
 
     @property
     def response(self) -> str:
-        """What the assistant writes: with thinking on it begins at ``<think>``, with thinking off after the empty span."""
+        """What the assistant writes: from ``<think>`` on, or with thinking off what follows the empty span."""
         if self.mode == "think":
             return f"<think>\n{self.thinking}\n</think>\n\n{self.answer}"
         return self.answer
 
 
 def is_held_out(key: str) -> bool:
-    """True for one key in eight, by a hash: the same operands fall on the same side in every run and on every machine."""
+    """True for one key in eight, by a hash: equal operands fall on the same side in every run and on every machine."""
     digest = hashlib.blake2b(key.encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little") % HELD_OUT_ONE_IN == 0
 

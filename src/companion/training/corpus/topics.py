@@ -78,12 +78,33 @@ ADJECTIVES: dict[str, tuple[str, ...]] = {
 TIPS: dict[str, tuple[str, ...]] = {
     "kitchen": ("taste it early", "buy a good one", "take your time", "keep it warm", "use less than you think"),
     "sport": ("start slowly", "practise twice a week", "watch your form", "rest enough", "ask a coach"),
-    "craft": ("start with a small piece", "keep your hands relaxed", "try a cheap one first", "repeat it often", "copy a master"),
+    "craft": (
+        "start with a small piece",
+        "keep your hands relaxed",
+        "try a cheap one first",
+        "repeat it often",
+        "copy a master",
+    ),
     "nature": ("go early in the morning", "stay still for a while", "bring a friend", "look twice", "keep it clean"),
     "music": ("play it slowly", "listen to it every day", "use a metronome", "record yourself", "stay relaxed"),
-    "learning": ("take short notes", "repeat it the next day", "explain it to a friend", "begin with an easy one", "make it a habit"),
+    "learning": (
+        "take short notes",
+        "repeat it the next day",
+        "explain it to a friend",
+        "begin with an easy one",
+        "make it a habit",
+    ),
 }
 
 PEOPLE = ("beginners", "families", "busy people", "children", "friends", "older people", "students", "everyone")
-GAINS = ("it calms the mind", "it costs little", "it brings people together", "you see progress soon", "it never gets dull",
-         "it keeps you awake", "you can do it anywhere", "it trains your patience", "it makes you smile")
+GAINS = (
+    "it calms the mind",
+    "it costs little",
+    "it brings people together",
+    "you see progress soon",
+    "it never gets dull",
+    "it keeps you awake",
+    "you can do it anywhere",
+    "it trains your patience",
+    "it makes you smile",
+)

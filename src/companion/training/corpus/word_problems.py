@@ -7,7 +7,24 @@ from dataclasses import dataclass
 
 from .sample import zipf
 
-NAMES = ("Mia", "Tom", "Ana", "Ben", "Lena", "Max", "Zoe", "Sam", "Eva", "Leo", "Nora", "Paul", "Ida", "Karl", "Rosa", "Finn")
+NAMES = (
+    "Mia",
+    "Tom",
+    "Ana",
+    "Ben",
+    "Lena",
+    "Max",
+    "Zoe",
+    "Sam",
+    "Eva",
+    "Leo",
+    "Nora",
+    "Paul",
+    "Ida",
+    "Karl",
+    "Rosa",
+    "Finn",
+)
 ITEMS = ("pens", "apples", "books", "coins", "cards", "stamps", "shells", "marbles", "eggs", "stones", "cups", "seeds")
 BOXES = ("boxes", "bags", "baskets", "jars", "packs", "crates")
 
@@ -35,7 +52,7 @@ STORIES: dict[str, tuple[str, ...]] = {
         "{n} has {a} {x} with {b} {i} each and {c} {y} with {d} {i} each. How many {i} does {n} have?",
         "There are {a} {x} of {b} {i} and {c} {y} of {d} {i}. How many {i} are there in all?",
         "{n} fills {a} {x} with {b} {i} each and {c} {y} with {d} each. How many {i} is that?",
-        "In a shop, {n} counts {a} {x}, {b} {i} in every one, plus {c} {y}, {d} in every one. What is the number of {i}?",
+        "In a shop, {n} counts {a} {x}, {b} {i} in each, plus {c} {y}, {d} in each. What is the number of {i}?",
     ),
     "div_add": (
         "{n} shares {b} {i} equally among {a} {x} and then puts {c} more {i} into each. How many {i} are in one?",
@@ -78,7 +95,7 @@ class WordProblem:
 
 
 def word_problem(rng: random.Random, longer: bool, unseen: bool) -> WordProblem:
-    """A random problem; ``longer`` gives its largest numbers one digit more, ``unseen`` uses a story never trained on."""
+    """A random problem; ``longer``: its large numbers have one digit more; ``unseen``: a story never trained on."""
     shape = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
     name, item = zipf(rng, NAMES, 0.5), zipf(rng, ITEMS, 0.5)
     box, other = rng.sample(BOXES, 2)
@@ -107,7 +124,8 @@ def word_problem(rng: random.Random, longer: bool, unseen: bool) -> WordProblem:
     else:
         b, c = a * (rng.randrange(101, 500) if longer else rng.randrange(4, 50)), rng.randrange(2, 50)
         steps = [("/", b, a), ("+", b // a, c)]
-        expression, plan = f"{b} / {a} + {c}", f"{b} shared among {a} {box} gives {b} / {a} each, and {c} more come on top."
+        expression = f"{b} / {a} + {c}"
+        plan = f"{b} shared among {a} {box} gives {b} / {a} each, and {c} more come on top."
     stories = STORIES[shape]
     story = stories[-1] if unseen else rng.choice(stories[:-1])
     text = story.format(n=name, i=item, x=box, y=other, a=a, b=b, c=c, d=d)

@@ -1,0 +1,177 @@
+"""Does tiny-qwen3 reason? Each bar measured on held-out prompts, with Wilson 95 % intervals.
+
+Every response is one row of a file that a killed run goes on from; all numbers are computed from the rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from tqdm import tqdm
+
+import companion
+from companion.engine.generate import GenerationResult
+from companion.engine.load import TextTarget, data_folder
+from companion.experiments.target_report import (
+    Bar,
+    Cell,
+    EntropySummary,
+    bars,
+    cells,
+    entropies,
+    verdict,
+)
+from companion.experiments.target_rows import Response, append, load_rows
+from companion.provenance import collect, write_json
+from companion.training.corpus import DOMAINS, KINDS, MODES, Domain, Kind, Mode, held_out_samples, is_right
+
+
+class Config(BaseModel):
+    """What is sampled. ``samples`` responses per domain, mode and temperature; the other held-out kinds get
+    ``other_samples`` (chat wordings: what the grammar has)."""
+
+    target: str = "tiny-qwen3"
+    samples: int = 1000
+    other_samples: int = 250
+    temperatures: tuple[float, ...] = (0.7, 1.0)
+    seed: int = 0
+    max_new_tokens: int = 700
+    max_batch: int = 32
+    device: str = "cpu"
+
+
+class TargetEvaluation(BaseModel):
+    config: Config
+    verdict: Literal["holds", "fails", "inconclusive"]
+    bars: list[Bar]
+    cells: list[Cell]
+    entropy: list[EntropySummary]
+    provenance: dict[str, Any]
+
+
+def run(
+    config: Config | None = None,
+    output: Path | None = None,
+    rows: Path | None = None,
+) -> TargetEvaluation:
+    """Sample, check and summarise; ``output`` (JSON) is written only when all is there.
+
+    ``rows`` (default: beside ``output``, in ``runs/``) collects one line per response; a run that is killed goes on
+    from it and ends with the same numbers. Raises ValueError when ``rows`` belongs to other weights or settings.
+    """
+    config = config or Config()
+    target = companion.load_target(config.target, device=config.device)
+    path = rows or Path("runs") / "evaluate_target" / f"{target.name}.jsonl"
+    header = {"config": config.model_dump(mode="json"), "weights": target.source["weights_sha256"]}
+    done = load_rows(path, header)
+    work = _plan(config)
+    bar = tqdm(total=sum(n for *_, n in work), initial=len(done), desc="evaluate target", unit="response", disable=None)
+    prompts: list[str] = []
+    for temperature, domain, mode, kind, count in work:
+        samples = held_out_samples(domain, mode, count, config.seed, kind)
+        prompts += [s.prompt for s in samples]
+        have = {r.index for r in done if r.cell == (temperature, domain, mode, kind)}
+        missing = [i for i in range(count) if i not in have]
+        for start in range(0, len(missing), 2 * config.max_batch):
+            chunk = missing[start : start + 2 * config.max_batch]
+            results = companion.generate(
+                target,
+                None,
+                [samples[i].prompt for i in chunk],
+                temperature=temperature,
+                seed=config.seed,
+                max_new_tokens=config.max_new_tokens,
+                max_batch=config.max_batch,
+                thinking=mode == "think",
+            )
+            made = [
+                _response(target, r, i, temperature, kind, mode, domain, samples[i].family, samples[i].final)
+                for i, r in zip(chunk, results, strict=True)
+            ]
+            append(path, made)
+            done += made
+            bar.update(len(made))
+    bar.close()
+    found = bars(done, config.samples)
+    result = TargetEvaluation(
+        config=config,
+        verdict=verdict(found),
+        bars=found,
+        cells=cells(done),
+        entropy=entropies(done),
+        provenance=collect(
+            target=target.source,
+            thinking="both",
+            sampling={"temperatures": list(config.temperatures)},
+            seeds=[config.seed],
+            prompts=prompts,
+        ),
+    )
+    if output is not None:
+        write_json(output, result.model_dump(mode="json"))
+    return result
+
+
+def default_output() -> Path:
+    """Where the full evaluation of the embedded target is stored."""
+    return data_folder() / "results" / "evaluate_target.json"
+
+
+def _plan(config: Config) -> list[tuple[float, Domain, Mode, Kind, int]]:
+    """Cells to sample; the unseen kinds at the first temperature only."""
+    work: list[tuple[float, Domain, Mode, Kind, int]] = [
+        (t, d, m, "standard", config.samples) for t in config.temperatures for d in DOMAINS for m in MODES
+    ]
+    for kind in KINDS[1:]:
+        for d in DOMAINS:
+            if not (d == "chat" and kind == "longer"):
+                work += [(config.temperatures[0], d, m, kind, config.other_samples) for m in MODES]
+    return work
+
+
+def _response(
+    target: TextTarget,
+    result: GenerationResult,
+    index: int,
+    temperature: float,
+    kind: Kind,
+    mode: Mode,
+    domain: Domain,
+    family: str,
+    final: str | None,
+) -> Response:
+    opens = result.tokens.count(_tag(target.tags.open))
+    closes = result.tokens.count(_tag(target.tags.close))
+    if mode == "think":
+        span_ok = opens == closes == 1 and result.tokens[0] == _tag(target.tags.open)
+    else:
+        span_ok = opens == closes == 0
+    by_phase: dict[str, list[float]] = {"think": [], "output": []}
+    if temperature == 1.0 and kind == "standard":
+        for row in result.rounds:  # plain decoding: one token and one distribution a round
+            by_phase[row.phases[0]].append(round(row.entropy[0], 4))
+    return Response(
+        index=index,
+        temperature=temperature,
+        domain=domain,
+        mode=mode,
+        kind=kind,
+        family=family,
+        right=None if final is None else result.finish_reason == "stop" and is_right(final, result.text),
+        span_ok=span_ok,
+        ended=result.finish_reason == "stop",
+        tokens=len(result.tokens),
+        think_tokens=sum(p == "think" for p in result.phases),
+        entropy_think=by_phase["think"],
+        entropy_output=by_phase["output"],
+    )
+
+
+def _tag(token: int | None) -> int:
+    if token is None:
+        raise ValueError(
+            "the target's think tags are not single tokens; this evaluation needs a model with a think span"
+        )
+    return token

@@ -1,0 +1,184 @@
+"""The draft model: a second, smaller Qwen3 that learns the target's own distribution on the target's own output."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from companion.engine.generate import generate
+from companion.engine.load import find_model, load_target
+
+from .batches import Batch, Encoded, bucket
+from .corpus import training_sample
+from .export import export_model
+from .loop import Schedule, TrainResult, fit, load_weights
+from .target import Architecture, claim_folder
+from .tokenizer import render
+
+OUTPUT = "target_output.jsonl"
+
+
+@dataclass(frozen=True)
+class DraftConfig:
+    """The recipe of the shipped draft model."""
+
+    target: str = "tiny-qwen3"
+    seed: int = 1
+    architecture: Architecture = field(
+        default_factory=lambda: Architecture(hidden=128, layers=2, mlp=352, heads=4, kv_heads=2, head_dim=32)
+    )
+    schedule: Schedule = field(default_factory=lambda: Schedule(steps=1500, constant_until=0.4))
+    samples: int = 8000  # responses of the target to training prompts
+    temperatures: tuple[float, ...] = (0.7, 1.0, 1.0)  # in turn
+    think_share: float = 0.5
+    overlap_weight: float = 0.5  # of 1 - sum min(p, q), the rejection probability; the rest goes to KL(p || q)
+    tokens_per_step: int = 4096
+    max_new_tokens: int = 600
+    max_batch: int = 32
+    workers: int = 2
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class _DraftTask:
+    config: DraftConfig
+    target_folder: str
+    output: str
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        return PreTrainedTokenizerFast.from_pretrained(self.target_folder)
+
+    @cached_property
+    def target(self) -> Any:
+        return AutoModelForCausalLM.from_pretrained(
+            self.target_folder, dtype=torch.float32, attn_implementation="eager"
+        ).requires_grad_(False)
+
+    @cached_property
+    def encoded(self) -> list[Encoded]:
+        rows = [json.loads(line) for line in Path(self.output).read_text().splitlines()]
+        pairs = [(r["prompt"], r["response"]) for r in rows]
+        return [Encoded(p + r, [0.0] * len(p) + [1.0] * len(r)) for p, r in pairs]
+
+    def model(self) -> Module:
+        torch.manual_seed(self.config.seed)
+        config = self.config.architecture.config(self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
+        config._attn_implementation = "eager"
+        return Qwen3ForCausalLM(config)
+
+    def pool(self, index: int) -> list[Batch]:
+        """One pass over the target's output, in an order of its own."""
+        order = f"{self.config.seed}/{index}"
+        return bucket(self.encoded, self.config.tokens_per_step, self.tokenizer.pad_token_id, order)
+
+    def loss(self, model: Module, ids: Tensor, weights: Tensor) -> Tensor:
+        counts = weights[:, 1:] > 0
+        with torch.no_grad():
+            log_p = _log_probs(self.target, ids, counts)
+        return distillation_loss(log_p, _log_probs(model, ids, counts), self.config.overlap_weight)
+
+
+def _log_probs(
+    model: Any,
+    ids: Tensor,  # [B, L]
+    counts: Tensor,  # [B, L-1] bool
+) -> Tensor:  # [N, V]
+    hidden = model.model(ids, use_cache=False).last_hidden_state[:, :-1]
+    logits: Tensor = model.lm_head(hidden[counts])
+    return logits.log_softmax(-1)
+
+
+def distillation_loss(
+    log_p: Tensor,  # [N, V] target
+    log_q: Tensor,  # [N, V] draft model
+    overlap_weight: float,
+) -> Tensor:
+    """Sum over rows of (1 - w) KL(p || q) + w (1 - sum_v min(p, q)).
+
+    The second term is the probability that the target rejects a token drawn from q (paper, Eq. 8), the first keeps
+    gradients alive where the two barely overlap.
+    """
+    p = log_p.exp()
+    kl = (p * (log_p - log_q)).sum(-1)
+    rejection = 1 - torch.minimum(p, log_q.exp()).sum(-1)
+    return ((1 - overlap_weight) * kl + overlap_weight * rejection).sum()
+
+
+def train_draft(config: DraftConfig | None = None, out_dir: str | Path = "runs/draft") -> TrainResult:
+    """Sample the target's output, train the draft model on it, export it to ``out_dir/model``; resumable throughout.
+
+    Raises ValueError when ``out_dir`` holds a run of another recipe or the target has no weights.
+    """
+    config, folder = config or DraftConfig(), Path(out_dir)
+    model_folder = find_model(config.target)
+    folder.mkdir(parents=True, exist_ok=True)
+    claim_folder(folder, asdict(config) | {"target_weights": model_folder.describe()["weights_sha256"]})
+    write_target_output(config, folder / OUTPUT)
+    task = _DraftTask(config, str(model_folder.path), str(folder / OUTPUT))
+    result = fit(task, config.schedule, folder, config.workers, config.threads)
+    if result.finished:
+        export_model(task.model(), load_weights(folder), task.tokenizer, folder / "model")
+    return result
+
+
+def write_target_output(config: DraftConfig, path: Path) -> None:
+    """The target's responses to ``config.samples`` training prompts as JSON lines; appends to what is there."""
+    done = _whole_lines(path)
+    if done >= config.samples:
+        return
+    target = load_target(config.target)
+    before = torch.get_num_threads()
+    torch.set_num_threads(config.workers * config.threads)
+    size = 4 * config.max_batch
+    bar = tqdm(total=config.samples, initial=done, desc="target output", unit="response", disable=None)
+    for start in range(done, config.samples, size):
+        indices = range(start, min(start + size, config.samples))
+        prompts = [_prompt_ids(config, i, target) for i in indices]
+        rows: dict[int, list[int]] = {}
+        for t in sorted(set(config.temperatures)):
+            mine = [i for i in indices if config.temperatures[i % len(config.temperatures)] == t]
+            made = generate(
+                target,
+                None,
+                [prompts[i - start] for i in mine],
+                temperature=t,
+                seed=config.seed,
+                max_new_tokens=config.max_new_tokens,
+                max_batch=config.max_batch,
+            )
+            rows |= {i: r.tokens for i, r in zip(mine, made, strict=True)}
+        with path.open("a") as f:
+            for i in indices:
+                f.write(json.dumps({"prompt": prompts[i - start], "response": rows[i]}) + "\n")
+        bar.update(len(indices))
+    bar.close()
+    torch.set_num_threads(before)
+
+
+def _prompt_ids(config: DraftConfig, index: int, target: Any) -> list[int]:
+    sample = training_sample(config.seed, index, config.think_share)
+    return list(target.encode(render(replace(sample, thinking="", answer=""))[0]))
+
+
+def _whole_lines(path: Path) -> int:
+    """Number of complete lines; a line cut by a kill is dropped from the file."""
+    if not path.exists():
+        return 0
+    text = path.read_bytes()
+    whole = text[: text.rfind(b"\n") + 1]
+    if len(whole) < len(text):
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(whole)
+        os.replace(partial, path)
+    return whole.count(b"\n")
