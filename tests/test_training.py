@@ -106,7 +106,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     schedule = Schedule(steps=4, checkpoint_every=4)  # every second batch has one row, so one process gets none
     fit(Line(), schedule, tmp_path / "one", workers=1)
     fit(Line(), schedule, tmp_path / "two", workers=2)
-    one, two = loadload_weights(tmp_path / "one"), loadload_weights(tmp_path / "two")
+    one, two = load_weights(tmp_path / "one"), load_weights(tmp_path / "two")
     assert all(torch.allclose(one[k], two[k], atol=1e-5) for k in one)
 
 
