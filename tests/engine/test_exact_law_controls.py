@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from engine.enumeration import distance, engine_law, plain_law, product
+from engine.enumeration import decode, distance, engine_law, exact_law, plain_law, product
 from engine.policies import DepthFromLength
 from engine.tables import TableDrafter, TableTarget, random_law
 
@@ -71,6 +71,34 @@ def test_dropping_drafts_of_low_q_after_drawing_them():
     law = engine_law(target, drafter, Retrospective(1, keep_likely), [PROMPT], Sampling(), 3, allow_lossy=True)
     # kept: q min(1, p/q) on tokens 2 and 3, the rejected half from the residual; dropped: a fifth of the time, p
     assert second_token(law) == pytest.approx([0.38, 0.26, 0.24, 0.12], abs=1e-12)
+
+
+def test_accepting_iff_the_target_drew_the_same_token_is_no_bug(monkeypatch):
+    """A public report calls this rule biased. It is exact, what goes out being the target's own sample; it accepts
+    sum_v q p instead of sum_v min(q, p) and so is slower."""
+
+    def coupled(tokens, q, p, draws, position):
+        for k, token in enumerate(tokens):
+            drawn = draws.token(p[k], "target", position + k)
+            if drawn != token:
+                return k, drawn
+        return len(tokens), draws.token(p[len(tokens)], "target", position + len(tokens))
+
+    p, q = random_law(3, 95), random_law(3, 96)
+    target, drafter = TableTarget(3, p), TableDrafter(3, q)
+
+    def accepted():
+        def run(branch):
+            (request,) = decode(branch, target, drafter, FixedDepth(2), [PROMPT], Sampling(), 4)
+            return sum(row.accepted for row in request.rounds)
+
+        return sum(count * mass for count, mass in exact_law(run)[0].items())
+
+    usual = accepted()
+    monkeypatch.setattr("companion.engine.decode.verify_block", coupled)
+    law = engine_law(target, drafter, FixedDepth(2), [PROMPT], Sampling(), 4)
+    assert distance(law, plain_law(p, PROMPT, Sampling(), 4)) < 1e-12
+    assert accepted() < usual - 0.1
 
 
 def test_the_engine_refuses_the_retrospective_policy_unless_asked():
