@@ -68,9 +68,13 @@ def test_the_planned_depth_is_the_argmax(a, cost):
     assert (theta[: plan.depth - 1] < plan.tokens_per_us).all()
 
 
-def test_smallest_depth_on_ties():
-    cost = CostModel(draft_token_us=40, verify_fixed_us=900, verify_token_us=25)
-    assert plan_depth(65 / 900, cost, planner="certified").depth == 1  # all depths tie in exact arithmetic
+@pytest.mark.parametrize("cost", [CostModel(), CostModel(33, 700, 16), CostModel(7, 300, 4)])
+def test_smallest_depth_on_ties(cost):
+    """At a = c/F all depths tie in exact arithmetic; in floating point some are ahead by one rounding error."""
+    assert plan_depth(cost.certified_threshold, cost, planner="certified").depth == 1
+
+
+def test_smallest_depth_where_drafting_is_free_and_useless():
     free = CostModel(draft_token_us=0, verify_fixed_us=1, verify_token_us=0)
     assert plan_depth(0.0, free).depth == 1
     assert plan_depth(0.0, free, min_depth=0).depth == 0

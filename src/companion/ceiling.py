@@ -44,7 +44,7 @@ def entropy(p: Array, *, check: bool = True) -> Array:  # [..., V] -> [...]
     if check:
         validate_distribution(p)
     elementwise = torch.special.entr if namespace(p) is torch else entr
-    return elementwise(p).sum(-1) + 0.0  # + 0.0 turns the -0.0 of a point mass into 0.0
+    return elementwise(p).sum(-1)
 
 
 def eat_mass(p_t: Array, token_ids: Iterable[int], *, check: bool = True) -> Array:  # [..., V] -> [...]
