@@ -14,11 +14,16 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from companion.provenance import write_json
+
 from .batches import Batch, bucket, encode
-from .corpus import OVERLAP, SHARES, Domain, training_sample
-from .export import export_model
+from .corpus import DOMAINS, OVERLAP, SHARES, Domain, held_out_samples, training_sample
+from .export import export_model, rounding_agreement
 from .loop import Schedule, TrainResult, fit, load_weights
 from .tokenizer import VOCAB_SIZE, corpus_texts, train_tokenizer
+
+
+ROUNDING_PROMPTS = 20  # per domain, to compare fp16 with fp32 weights at the end
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class TargetConfig:
 
     seed: int = 0
     architecture: Architecture = field(default_factory=Architecture)
-    schedule: Schedule = field(default_factory=lambda: Schedule(steps=4800))
+    schedule: Schedule = field(default_factory=lambda: Schedule(steps=3000))
     shares: dict[Domain, float] = field(default_factory=lambda: dict(SHARES))
     think_share: float = 0.5
     overlap: float = OVERLAP
@@ -132,7 +137,11 @@ def train_target(config: TargetConfig | None = None, out_dir: str | Path = "runs
     task = _TargetTask(config, str(tokenizer_folder))
     result = fit(task, config.schedule, folder, config.workers, config.threads)
     if result.finished:
-        export_model(task.model(), load_weights(folder), task.tokenizer, folder / "model")
+        model, weights, tokenizer = task.model(), load_weights(folder), task.tokenizer
+        export_model(model, weights, tokenizer, folder / "model")
+        prompts = [s.prompt for d in DOMAINS for s in held_out_samples(d, "think", ROUNDING_PROMPTS)]
+        agreement = rounding_agreement(model, weights, tokenizer, folder / "model", prompts)
+        write_json(folder / "model" / "recipe.json", asdict(config) | {"fp16": agreement})
     return result
 
 
