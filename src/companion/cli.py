@@ -214,10 +214,59 @@ def train_target(
     if steps is not None:
         config = replace(config, schedule=replace(config.schedule, steps=steps))
     result = train_target(config, out)
-    if not result.finished:
+    _finish(result.finished, out)
+
+
+@train.command("draft")
+def train_draft(
+    out: Annotated[Path, typer.Option(help="Run folder: target output, log, checkpoint, at the end the model.")] = Path(
+        "runs/draft"
+    ),
+    target: TargetName = "tiny-qwen3",
+    seed: Annotated[int, typer.Option(help="Seed of the prompts and the initial weights.")] = 1,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: the shipped model's.")] = None,
+) -> None:
+    """Train the draft model on the target's own output. Resumes what it finds in --out."""
+    from dataclasses import replace
+
+    from companion.training.draft import DraftConfig, train_draft
+
+    config = DraftConfig(target=target, seed=seed)
+    if steps is not None:
+        config = replace(config, schedule=replace(config.schedule, steps=steps))
+    _finish(train_draft(config, out).finished, out)
+
+
+def _finish(finished: bool, out: Path) -> None:
+    if not finished:
         Console(stderr=True).print(f"stopped; the checkpoint is in {out}, and the same command goes on from there")
         raise typer.Exit(130)
     sys.stdout.write(f"{out / 'model'}\n")
+
+
+@evaluate.command("target")
+def evaluate_target(
+    target: TargetName = "tiny-qwen3",
+    samples: Annotated[int, typer.Option(help="Held-out prompts per domain, mode and temperature.")] = 1000,
+    other_samples: Annotated[int, typer.Option(help="Prompts of each harder held-out kind.")] = 250,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    rows: Annotated[Path | None, typer.Option(help="One line per response; a killed run goes on from it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Does it reason: right answers, format and entropy, each bar with its 95 % interval. Exit 0, 1 or 3."""
+    from companion.experiments import evaluate_target as experiment
+
+    config = experiment.Config(target=target, samples=samples, other_samples=other_samples, seed=seed, device=device)
+    result = experiment.run(config, output, rows)
+    if as_json:
+        _print_json(result.model_dump(mode="json"))
+    else:
+        for bar in result.bars:
+            value = "no data" if bar.value is None else f"{bar.value:.3f} [{bar.low:.3f}, {bar.high:.3f}]"
+            sys.stdout.write(f"{bar.name:64s} at least {bar.threshold:.3f}: {value}  {bar.verdict}\n")
+    raise typer.Exit({"holds": 0, "fails": 1, "inconclusive": 3}[result.verdict])
 
 
 @bench.command("decode")
