@@ -114,6 +114,42 @@ def run(
     return result
 
 
+def show(result: TargetEvaluation) -> None:
+    """Print bars, cells and entropies as tables."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("bar", "at least", "measured, 95 % interval", "n", "")
+    for b in result.bars:
+        value = (
+            "" if b.value is None else f"{100 * b.value:.1f} % [{100 * (b.low or 0):.1f}, {100 * (b.high or 0):.1f}]"
+        )
+        table.add_row(b.name, f"{100 * b.threshold:.1f} %", value, str(b.trials), b.verdict)
+    console.print(table)
+    table = Table("kind", "T", "domain", "mode", "right", "span", "ends", "tokens", "think", "spans >= 100")
+    for c in result.cells:
+        table.add_row(
+            c.kind,
+            str(c.temperature),
+            c.domain,
+            c.mode,
+            str(c.right or ""),
+            str(c.span_ok),
+            str(c.ended),
+            f"{c.mean_tokens:.0f}",
+            f"{c.mean_think_tokens:.0f}",
+            str(c.long_spans or ""),
+        )
+    console.print(table)
+    table = Table("domain", "mode", "phase", "tokens", "mean nats", "< .05", "> 1", "> 2", "max")
+    for e in result.entropy:
+        shares = [f"{s:.3f}" for s in (e.below_005, e.above_1, e.above_2)]
+        table.add_row(e.domain, e.mode, e.phase, str(e.tokens), f"{e.mean:.3f}", *shares, f"{e.maximum:.2f}")
+    console.print(table)
+    console.print(f"verdict: {result.verdict}")
+
+
 def default_output() -> Path:
     """Where the full evaluation of the embedded target is stored."""
     return data_folder() / "results" / "evaluate_target.json"

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3For
 
 from companion.engine.generate import generate
 from companion.engine.load import find_model, load_target
+from companion.provenance import write_json
 
 from .batches import Batch, Encoded, bucket
 from .corpus import training_sample
@@ -129,6 +130,7 @@ def train_draft(config: DraftConfig | None = None, out_dir: str | Path = "runs/d
     result = fit(task, config.schedule, folder, config.workers, config.threads)
     if result.finished:
         export_model(task.model(), load_weights(folder), task.tokenizer, folder / "model")
+        write_json(folder / "model" / "recipe.json", asdict(config))
     return result
 
 
