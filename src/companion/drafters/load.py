@@ -36,9 +36,13 @@ def load_drafter(
         raise ValueError(
             f"no drafter {name!r} ('lookup', 'draft', 'none', {', '.join(EMBEDDED)}, folder, hub id): {error}"
         ) from error
-    if model.vocab_size != target.vocab_size or model.tokenizer.get_vocab() != target.tokenizer.get_vocab():
+    if model.vocab_size != target.vocab_size or _vocabulary(model) != _vocabulary(target):
         raise ValueError(
             f"the draft model {name} and the target {target.name} have different vocabularies "
             f"({model.vocab_size} and {target.vocab_size} tokens): a draft model must share the target's tokenizer"
         )
     return ModelDrafter(model, max_depth=max_depth or 5, proposal=proposal)
+
+
+def _vocabulary(model: TextTarget) -> dict[str, int] | None:
+    return None if model.tokenizer is None else model.tokenizer.get_vocab()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Integral
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -107,7 +107,7 @@ def generate(
     many = not isinstance(given, str) and not (len(given) and isinstance(given[0], Integral))
     engine = _submitted(target, drafter, given, **options)
     finished = {c.request.context.request: c.request for c in engine.run() if c.request.finish_reason}
-    results = [_result(target, finished[i], target.decode(finished[i].emitted)) for i in range(len(finished))]
+    results = [_result(target, engine, finished[i], target.decode(finished[i].emitted)) for i in range(len(finished))]
     return results if many else results[0]
 
 
@@ -143,7 +143,7 @@ def _submitted(
     encoded = [_encode(target, prompt, thinking) for prompt in listed]
     stops = frozenset(target.eos_token_ids if stop_token_ids is None else stop_token_ids)
     strings = (stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings)
-    rule = StopRule(max_new_tokens, stops, strings, target.decode)
+    rule = StopRule(max_new_tokens, stops, strings, None if target.tokenizer is None else target.decode)
     if labels is not None and len(labels) != len(encoded):
         raise ValueError(f"there are {len(encoded)} prompts and {len(labels)} labels; give one for each")
     capacity = max(len(ids) for ids in encoded) + max_new_tokens
@@ -151,8 +151,7 @@ def _submitted(
         longest = max(len(ids) for ids in encoded)
         raise ValueError(
             f"the longest prompt has {longest} tokens and max_new_tokens is {max_new_tokens}; the context of "
-            f"{target.name} "
-            f"holds {target.max_context}, so at most {max(0, target.max_context - longest)} new tokens fit"
+            f"{target.name} holds {target.max_context}: at most {max(0, target.max_context - longest)} new tokens fit"
         )
     engine = Engine(
         target, drafter, policy, max_batch=min(max_batch, len(encoded)), capacity=capacity, allow_lossy=allow_lossy
@@ -183,15 +182,27 @@ def _events(target: TextTarget, engine: Engine) -> Iterator[StreamEvent]:
         text = target.decode(request.emitted)
         whole = text if request.finish_reason else text.rstrip("\N{REPLACEMENT CHARACTER}")
         shown[number] = whole
-        result = _result(target, request, text) if request.finish_reason else None
+        result = _result(target, engine, request, text) if request.finish_reason else None
         yield StreamEvent(number, commit.tokens, whole[len(before) :], result)
 
 
-def _result(target: TextTarget, request: Request, text: str) -> GenerationResult:
+def _result(target: TextTarget, engine: Engine, request: Request, text: str) -> GenerationResult:
     assert request.finish_reason is not None
     prompt = request.context.tokens[: request.prompt_length]
     phases = PhaseTracker(target.tags, prompt).label(request.emitted)
-    return GenerationResult(prompt, request.emitted, phases, text, request.finish_reason, Rounds(request.rounds))
+    rounds = Rounds(request.rounds, _provenance(target, engine, request))
+    return GenerationResult(prompt, request.emitted, phases, text, request.finish_reason, rounds)
+
+
+def _provenance(target: TextTarget, engine: Engine, request: Request) -> dict[str, Any]:
+    """What decided the tokens; `companion.provenance.collect` adds the harness, the machine and the date to a study."""
+    drafter = engine.drafter
+    return {
+        "target": target.source,
+        "drafter": drafter and {"name": drafter.name, "max_depth": drafter.max_depth, "one_hot": drafter.deterministic},
+        "policy": engine.policy.name,
+        "sampling": asdict(request.context.sampling),
+    }
 
 
 def _listed(prompts: Any) -> list[Any]:

@@ -21,9 +21,12 @@ EMBEDDED = {"tiny-qwen3": "tiny-qwen3", "tiny-qwen3-draft": "tiny-qwen3-draft"}
 
 
 class TextTarget(Qwen3Target):
-    """A Qwen3 target with its tokenizer, chat template and stop tokens."""
+    """A Qwen3 target with its tokenizer, chat template and stop tokens.
 
-    tokenizer: Any
+    A folder without tokenizer files gives a target without one (``tokenizer`` None): it takes and gives token ids only.
+    """
+
+    tokenizer: Any | None
     tags: ThinkTokens
     eos_token_ids: frozenset[int]
     source: dict[str, Any]
@@ -36,25 +39,34 @@ class TextTarget(Qwen3Target):
         """
         if not prompt.strip():
             raise ValueError("the prompt is empty; write a question or an instruction")
-        for control in sorted(self.tokenizer.get_added_vocab()):
+        tokenizer = self._tokenizer()
+        for control in sorted(tokenizer.get_added_vocab()):
             if control in prompt:
                 raise ValueError(
-                    f"the prompt contains the control token {control}, which the model would read as structure "
-                    f"and not as "
-                    "text; remove it, or pass token ids to keep it on purpose"
+                    f"the prompt contains the control token {control}, which the model would read as structure and "
+                    "not as text; remove it, or pass token ids to keep it on purpose"
                 )
-        text = self.tokenizer.apply_chat_template(
+        text = tokenizer.apply_chat_template(
             [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, enable_thinking=thinking
         )
         return self.encode(text)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of raw text, control tokens included."""
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+        return list(self._tokenizer().encode(text, add_special_tokens=False))
 
     def decode(self, tokens: Any, *, keep_special: bool = False) -> str:
-        """Text of token ids; think tags stay, turn markers go unless ``keep_special``."""
+        """Text of token ids; think tags stay, turn markers go unless ``keep_special``. Empty without a tokenizer."""
+        if self.tokenizer is None:
+            return ""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=not keep_special))
+
+    def _tokenizer(self) -> Any:
+        if self.tokenizer is None:
+            raise ValueError(
+                f"{self.name} came without a tokenizer, so it cannot read text; pass token ids (input_ids=)"
+            )
+        return self.tokenizer
 
 
 def data_folder() -> Path:
@@ -141,8 +153,6 @@ def load_target(
     ``dtype`` None means fp32 on a CPU and bf16 on a GPU. Raises ValueError for an unknown name, a folder without
     weights, another architecture, or weights that do not fit their configuration.
     """
-    from transformers import AutoTokenizer
-
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' was asked for, but PyTorch sees no GPU here; use device='cpu'")
@@ -150,31 +160,39 @@ def load_target(
     folder = find_model(name, revision)
     config = folder.config()
     shape = Qwen3Shape.from_config(config)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder.path))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{folder.path} has no tokenizer that transformers can load: {error}") from error
-    if len(tokenizer) > shape.vocab_size:
+    tokenizer = _load_tokenizer(folder.path)
+    usable = shape.vocab_size if tokenizer is None else len(tokenizer)
+    if usable > shape.vocab_size:
         raise ValueError(
-            f"the tokenizer of {name} knows {len(tokenizer)} tokens, its weights have rows for "
-            f"{shape.vocab_size} only: "
+            f"the tokenizer of {name} knows {usable} tokens, its weights have rows for {shape.vocab_size} only: "
             "they do not belong together"
         )
-    target = TextTarget(
-        shape, folder.weights(), name=folder.name, device=device, dtype=dtype, usable_vocab=len(tokenizer)
-    )
+    target = TextTarget(shape, folder.weights(), name=folder.name, device=device, dtype=dtype, usable_vocab=usable)
     target.tokenizer = tokenizer
-    target.tags = ThinkTokens.of(tokenizer)
+    target.tags = ThinkTokens(None, None) if tokenizer is None else ThinkTokens.of(tokenizer)
     target.eos_token_ids = _eos(folder.path, config, tokenizer)
     target.source = {**folder.describe(), "dtype": str(dtype).removeprefix("torch."), "device": str(device)}
     return target
+
+
+def _load_tokenizer(path: Path) -> Any | None:
+    """The folder's tokenizer; None when it holds no tokenizer files at all."""
+    from transformers import AutoTokenizer
+
+    if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(str(path))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} has no tokenizer that transformers can load: {error}") from error
 
 
 def _eos(path: Path, config: dict[str, Any], tokenizer: Any) -> frozenset[int]:
     """Stop tokens as transformers resolves them: generation_config.json, then config.json, then the tokenizer."""
     generation = path / "generation_config.json"
     found = _read_json(generation, "").get("eos_token_id") if generation.is_file() else None
-    found = next((e for e in (found, config.get("eos_token_id"), tokenizer.eos_token_id) if e is not None), None)
+    own = None if tokenizer is None else tokenizer.eos_token_id
+    found = next((e for e in (found, config.get("eos_token_id"), own) if e is not None), None)
     return frozenset([found] if isinstance(found, int) else found or ())
 
 
