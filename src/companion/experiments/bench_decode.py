@@ -69,10 +69,21 @@ class Forward(BaseModel):
     over_one: float
 
 
+class Floor(BaseModel):
+    """What one forward must at least cost: every weight read once, at this machine's own copy speed."""
+
+    weight_mib: float
+    copy_gib_per_second: float  # bytes read and written, a buffer as large as the weights
+    milliseconds: float
+    one_token_over_floor: float
+    gflop_per_token: float
+
+
 class Result(BaseModel):
     config: Config
     speeds: list[Speed]
     forwards: list[Forward]
+    floor: Floor
     peak_mib: dict[str, float]
     identical: dict[str, str]  # method -> outputs equal to plain decoding, of all
     provenance: dict[str, Any]
@@ -89,11 +100,12 @@ def run(config: Config, output: Path | None = None) -> Result:
     target = companion.load_target(config.target, device=config.device)
     prompts = _prompts(target, config)
     passes, tokens_per_round, same = _race(target, prompts, config)
-    speeds = _speeds(passes, tokens_per_round)
+    forwards = _forwards(target, config)
     result = Result(
         config=config,
-        speeds=speeds,
-        forwards=_forwards(target, config),
+        speeds=_speeds(passes, tokens_per_round),
+        forwards=forwards,
+        floor=_floor(target, forwards[0].milliseconds),
         peak_mib={method: _peak(method, config) for method in tqdm(METHODS, desc="memory", disable=None)},
         identical={method: f"{hits} of {total}" for method, (hits, total) in same.items()},
         provenance=collect(
@@ -240,6 +252,28 @@ def _forwards(target: TextTarget, config: Config, repeats: int = 60) -> list[For
     return [Forward(tokens=w, milliseconds=ms, over_one=ms / medians[1]) for w, ms in medians.items()]
 
 
+def _floor(target: TextTarget, milliseconds: float, repeats: int = 30) -> Floor:
+    """Weight bytes over the measured copy speed; each weight also takes one multiply and one add a token."""
+    size = target.parameters * target.embedding.element_size()
+    source, sink = (torch.ones(size, dtype=torch.uint8, device=target.device) for _ in range(2))
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        sink.copy_(source)
+        if target.device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+    speed = 2 * size / statistics.median(times)  # bytes per second, read and written
+    floor = 1e3 * size / speed
+    return Floor(
+        weight_mib=size / 2**20,
+        copy_gib_per_second=speed / 2**30,
+        milliseconds=floor,
+        one_token_over_floor=milliseconds / floor,
+        gflop_per_token=2 * target.parameters / 1e9,
+    )
+
+
 def _peak(method: str, config: Config) -> float:
     """Peak resident memory, MiB, of a fresh process that loads the models and decodes one prompt of each domain."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -283,4 +317,9 @@ def show(result: Result) -> None:
     for f in result.forwards:
         costs.add_row(str(f.tokens), f"{f.milliseconds:.2f}", f"{f.over_one:.2f}")
     console.print(costs)
+    floor = result.floor
+    console.print(
+        f"floor: {floor.weight_mib:.1f} MiB of weights at {floor.copy_gib_per_second:.1f} GiB/s is "
+        f"{floor.milliseconds:.2f} ms; one token takes {floor.one_token_over_floor:.1f} times that"
+    )
     console.print("outputs equal to plain decoding: " + ", ".join(f"{m} {n}" for m, n in result.identical.items()))
