@@ -1,7 +1,37 @@
-"""Settings that every test shares."""
+"""Settings that every test shares, and the options that choose how much runs."""
 
+import os
+
+import pytest
+import torch
 from hypothesis import settings
 
-# A loaded two-core machine stretches single examples past any deadline; the whole run has its own time limit.
-settings.register_profile("companion", deadline=None)
-settings.load_profile("companion")
+# A loaded two-core machine stretches single examples past any deadline; the whole run has its own time limit. The
+# everyday run draws the same examples every time, so that it fails for a change and not by chance; --full draws more.
+settings.register_profile("companion", deadline=None, derandomize=True)
+settings.register_profile("full", deadline=None, max_examples=1000)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the long grids as well (make test-full)")
+    parser.addoption("--book", action="store_true", help="look at the pages in build/html (after make book)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("full" if config.getoption("--full") else "companion")
+    torch.set_num_threads(1)  # two workers on two cores, and the same sums in the same order everywhere
+    os.environ.setdefault("TQDM_DISABLE", "1")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what was not asked for: deselected, as -m would, and so counted in pytest's last line."""
+    asked = {"full": config.getoption("--full"), "book": config.getoption("--book")}
+    kept, left_out = [], []
+    for item in items:
+        (left_out if any(name in item.keywords and not wanted for name, wanted in asked.items()) else kept).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
+    for item in items:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -124,11 +124,8 @@ def run_key(notebook: NotebookNode, layout: Layout, chosen: Mapping[str, Any]) -
 @cache
 def environment_hash() -> str:
     """A hash of the interpreter's version and of every installed distribution's."""
-    installed = sorted(
-        f"{distribution.metadata['Name']}=={distribution.version}"
-        for distribution in importlib.metadata.distributions()
-    )
-    return hashlib.sha256("\n".join([sys.version, *installed]).encode()).hexdigest()
+    installed = {f"{found.metadata['Name']}=={found.version}" for found in importlib.metadata.distributions()}
+    return hashlib.sha256("\n".join([sys.version, *sorted(installed)]).encode()).hexdigest()
 
 
 def _stderr(notebook: NotebookNode) -> str:
