@@ -154,3 +154,14 @@ def sparse_law(vocab_size: int, seed: int, share: float = 0.25) -> Law:
         return known[text]
 
     return law
+
+
+def script_law(vocab_size: int, prompt_length: int, script: Sequence[int]) -> Law:
+    """A target that writes ``script`` after its prompt, and token 0 from then on."""
+
+    def law(text: tuple[int, ...]) -> Sequence[float]:
+        row = np.zeros(vocab_size)
+        row[[*script, *[0] * 99][len(text) - prompt_length]] = 1.0
+        return row
+
+    return law
