@@ -9,7 +9,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from companion.engine.sampling import check_finite, distribution, greedy
+from companion.engine.sampling import distribution, greedy
 from companion.protocols import Sampling
 
 SETTINGS = [
@@ -110,4 +110,4 @@ def test_logits_that_are_no_distribution_raise(row, sampling):
     with pytest.raises(ValueError, match=r"row 1 .* nothing is emitted"):
         distribution(logits, sampling)
     with pytest.raises(ValueError, match="row 1"):
-        check_finite(logits)
+        greedy(logits)
