@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from companion.training.batches import Batch, Encoded, bucket, encode
+from companion.training.batches import Batch, Encoded, Step, bucket, encode
 from companion.training.corpus import training_sample
 from companion.training.draft import distillation_loss
 from companion.training.loop import CHECKPOINT, LOG, Schedule, fit, load_weights, saved_step
@@ -29,7 +29,7 @@ from companion.training.tokenizer import corpus_texts, render, train_tokenizer
 MICRO = TargetConfig(
     architecture=Architecture(hidden=32, layers=2, mlp=48, heads=2, kv_heads=1, head_dim=32, vocab_size=512),
     schedule=Schedule(steps=6, warmup=2, checkpoint_every=2, log_every=1),
-    tokens_per_step=512,
+    tokens_per_batch=256,
     pool_samples=12,
     tokenizer_samples=400,
     workers=1,
@@ -44,10 +44,11 @@ class Line:
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(3, 4, bias=True), nn.Linear(4, 3, bias=False))
 
-    def pool(self, index: int) -> list[Batch]:
+    def pool(self, index: int) -> list[Step]:
         generator = torch.Generator().manual_seed(index)
         ids = torch.randint(0, 9, (4, 3), generator=generator)
-        return [Batch(ids, torch.ones(4, 3)), Batch(ids[:1].flip(1), torch.ones(1, 3))]
+        two = Batch(ids, torch.ones(4, 3)), Batch(ids[:1].flip(1), torch.ones(1, 3))
+        return [two, two[:1]]
 
     def loss(self, model: nn.Module, ids: Tensor, weights: Tensor) -> Tensor:
         x = ids.float()
@@ -103,7 +104,7 @@ def test_an_interrupt_leaves_a_checkpoint_and_one_sentence(tmp_path: Path, capsy
 
 
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    schedule = Schedule(steps=4, checkpoint_every=4)  # every second batch has one row, so one process gets none
+    schedule = Schedule(steps=4, checkpoint_every=4)  # every second step has one batch, so one process gets none
     fit(Line(), schedule, tmp_path / "one", workers=1)
     fit(Line(), schedule, tmp_path / "two", workers=2)
     one, two = load_weights(tmp_path / "one"), load_weights(tmp_path / "two")

@@ -38,7 +38,7 @@ class Config(BaseModel):
     temperatures: tuple[float, ...] = (0.7, 1.0)
     seed: int = 0
     max_new_tokens: int = 700
-    max_batch: int = 32
+    max_batch: int = 64
     device: str = "cpu"
 
 

@@ -34,7 +34,7 @@ model = AutoModelForCausalLM.from_pretrained("data/tiny-qwen3")
 ## Data
 
 A seeded procedural corpus (`companion.training.corpus`); no text was collected. Mathematics: sums, differences,
-products, exact quotients, chains of two, two-step word problems, worked digit by digit inside the span. Code: small
+products, chains of two, two-step word problems, worked digit by digit inside the span. Code: small
 Python functions and what they return, traced item by item. Chat: a phrase grammar of 48 topics with Zipf choices, where
 the span plans what the answer then says. Half of the samples think. {overlap:.0f} % of the answers without thinking
 are written in the style of a span, so that the two phases overlap in style. One operand set (for chat: one prompt) in
@@ -88,7 +88,7 @@ def write_target_card(folder: Path, evaluation: TargetEvaluation) -> None:
         parameters=_parameters(folder),
         overlap=100 * recipe["overlap"],
         steps=recipe["schedule"]["steps"],
-        tokens_per_step=recipe["tokens_per_step"],
+        tokens_per_step=recipe["tokens_per_batch"] * recipe["batches_per_step"],
         **recipe["fp16"],
     )
     parts = [HEAD, text, _measured(evaluation), LIMITS, _hash(digest)]

@@ -28,6 +28,9 @@ class Batch:
     weights: Tensor  # [B, L] fp32, 0 on prompts and padding
 
 
+Step = tuple[Batch, ...]
+
+
 def encode(samples: Sequence[Sample], tokenizer: PreTrainedTokenizerFast, digit_weight: float = 1.0) -> list[Encoded]:
     """Rendered samples as ids; tokens of the response weigh 1, its digits ``digit_weight``."""
     rendered = [render(s) for s in samples]
@@ -61,6 +64,11 @@ def bucket(
         pending = pending[rows:]
     random.Random(order_seed).shuffle(batches)
     return batches
+
+
+def steps(batches: Sequence[Batch], per_step: int) -> list[Step]:
+    """Consecutive batches as optimiser steps: batches of unlike length in one step make its gradient less noisy."""
+    return [tuple(batches[i : i + per_step]) for i in range(0, len(batches), per_step)]
 
 
 def _pad(rows: Sequence[Encoded], width: int, pad_id: int) -> Batch:

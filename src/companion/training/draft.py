@@ -19,7 +19,7 @@ from companion.engine.generate import generate
 from companion.engine.load import find_model, load_target
 from companion.provenance import write_json
 
-from .batches import Batch, Encoded, bucket
+from .batches import Encoded, Step, bucket, steps
 from .corpus import training_sample
 from .export import export_model
 from .loop import Schedule, TrainResult, fit, load_weights
@@ -38,14 +38,15 @@ class DraftConfig:
     architecture: Architecture = field(
         default_factory=lambda: Architecture(hidden=128, layers=2, mlp=352, heads=4, kv_heads=2, head_dim=32)
     )
-    schedule: Schedule = field(default_factory=lambda: Schedule(steps=1500, constant_until=0.4))
-    samples: int = 8000  # responses of the target to training prompts
+    schedule: Schedule = field(default_factory=lambda: Schedule(steps=900, constant_until=0.3))
+    samples: int = 3600  # responses of the target to training prompts
     temperatures: tuple[float, ...] = (0.7, 1.0, 1.0)  # in turn
     think_share: float = 0.5
     overlap_weight: float = 0.5  # of 1 - sum min(p, q), the rejection probability; the rest goes to KL(p || q)
-    tokens_per_step: int = 4096
+    tokens_per_batch: int = 2048
+    batches_per_step: int = 2
     max_new_tokens: int = 600
-    max_batch: int = 32
+    max_batch: int = 96
     workers: int = 2
     threads: int = 1
 
@@ -78,10 +79,11 @@ class _DraftTask:
         config._attn_implementation = "eager"
         return Qwen3ForCausalLM(config)
 
-    def pool(self, index: int) -> list[Batch]:
+    def pool(self, index: int) -> list[Step]:
         """One pass over the target's output, in an order of its own."""
         order = f"{self.config.seed}/{index}"
-        return bucket(self.encoded, self.config.tokens_per_step, self.tokenizer.pad_token_id, order)
+        batches = bucket(self.encoded, self.config.tokens_per_batch, self.tokenizer.pad_token_id, order)
+        return steps(batches, self.config.batches_per_step)
 
     def loss(self, model: Module, ids: Tensor, weights: Tensor) -> Tensor:
         counts = weights[:, 1:] > 0
@@ -142,7 +144,7 @@ def write_target_output(config: DraftConfig, path: Path) -> None:
     target = load_target(config.target)
     before = torch.get_num_threads()
     torch.set_num_threads(config.workers * config.threads)
-    size = 4 * config.max_batch
+    size = 3 * config.max_batch  # a batch for each temperature of the default
     bar = tqdm(total=config.samples, initial=done, desc="target output", unit="response", disable=None)
     for start in range(done, config.samples, size):
         indices = range(start, min(start + size, config.samples))

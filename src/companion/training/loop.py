@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import Module
 from tqdm import tqdm
 
-from .batches import Batch
+from .batches import Step
 from .muon import Muon
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -67,8 +67,8 @@ class Task(Protocol):
         """A freshly initialised model, the same on each call."""
         ...
 
-    def pool(self, index: int) -> list[Batch]:
-        """The batches of data pool ``index``."""
+    def pool(self, index: int) -> list[Step]:
+        """The steps of data pool ``index``, each a few batches."""
         ...
 
     def loss(self, model: Module, ids: Tensor, weights: Tensor) -> Tensor:  # ids, weights: [B, L]
@@ -88,7 +88,7 @@ class TrainResult:
 def fit(task: Task, schedule: Schedule, folder: Path, workers: int = 1, threads: int = 1) -> TrainResult:
     """Train ``task`` and keep everything in ``folder``; continues from its checkpoint if there is one.
 
-    With ``workers`` > 1 the rows of each batch are split over that many processes. An interrupt (Ctrl-C) writes a
+    With ``workers`` > 1 the batches of each step are split over that many processes. An interrupt (Ctrl-C) writes a
     checkpoint first. Errors of a process are raised here.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -162,12 +162,12 @@ def _worker(rank: int, task: Task, schedule: Schedule, folder: Path, world: int,
         dist.destroy_process_group()
 
 
-def _positions(task: Task, pool: int, index: int) -> Iterator[tuple[Batch, int, int]]:
-    """Batches from (pool, index) on, each with the position after it."""
+def _positions(task: Task, pool: int, index: int) -> Iterator[tuple[Step, int, int]]:
+    """Steps from (pool, index) on, each with the position after it."""
     while True:
-        batches = task.pool(pool)
-        for i in range(index, len(batches)):
-            yield batches[i], *((pool, i + 1) if i + 1 < len(batches) else (pool + 1, 0))
+        steps = task.pool(pool)
+        for i in range(index, len(steps)):
+            yield steps[i], *((pool, i + 1) if i + 1 < len(steps) else (pool + 1, 0))
         pool, index = pool + 1, 0
 
 
@@ -180,15 +180,16 @@ def _optimisers(model: Module, schedule: Schedule) -> list[torch.optim.Optimizer
     ]
 
 
-def _backward(task: Task, model: Module, ids: Tensor, weights: Tensor) -> float:
-    """Gradients of this process's rows; zeros when a short batch left it none."""
-    if len(ids) == 0:
-        for p in model.parameters():
-            p.grad = torch.zeros_like(p)
-        return 0.0
-    loss = task.loss(model, ids, weights)
-    loss.backward()
-    return float(loss.detach())
+def _backward(task: Task, model: Module, batches: Step) -> tuple[float, float]:
+    """Gradients of this process's batches (zero without any); returns their weight and their loss."""
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    weight = total = 0.0
+    for batch in batches:
+        loss = task.loss(model, batch.ids, batch.weights)
+        loss.backward()
+        weight, total = weight + float(batch.weights[:, 1:].sum()), total + float(loss.detach())
+    return weight, total
 
 
 def _reduce_gradients(model: Module, extra: list[float], rank_sum: bool) -> tuple[list[float], float]:
@@ -218,11 +219,10 @@ def _train(task: Task, schedule: Schedule, folder: Path, threads: int) -> int:
     total_loss = total_weight = 0.0
     with _Interrupt() as interrupt:
         while step < schedule.steps:
-            batch, pool, index = next(stream)
-            ids, weights = batch.ids[rank::world], batch.weights[rank::world]
+            batches, pool, index = next(stream)
             for o, lr in zip(optimisers, (schedule.lr_matrices, schedule.lr_rest), strict=True):
                 o.param_groups[0]["lr"] = lr * schedule.factor(step)
-            extra = [float(weights[:, 1:].sum()), _backward(task, model, ids, weights), float(interrupt.seen)]
+            extra = [*_backward(task, model, batches[rank::world]), float(interrupt.seen)]
             (weight, loss_sum, stop), norm = _reduce_gradients(model, extra, many)
             if not norm < float("inf"):
                 raise ValueError(f"the gradient is not finite at step {step}: lower the learning rates and start anew")
@@ -230,9 +230,8 @@ def _train(task: Task, schedule: Schedule, folder: Path, threads: int) -> int:
                 torch._foreach_mul_([p.grad for p in model.parameters() if p.grad is not None], schedule.clip / norm)
             for o in optimisers:
                 o.step()
-                o.zero_grad()
             step += 1
-            tokens += batch.ids.numel()
+            tokens += sum(b.ids.numel() for b in batches)
             total_loss, total_weight = total_loss + loss_sum, total_weight + weight
             bar.update()
             last = step == schedule.steps or stop > 0

@@ -16,12 +16,11 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from companion.provenance import write_json
 
-from .batches import Batch, bucket, encode
+from .batches import Step, bucket, encode, steps
 from .corpus import DOMAINS, OVERLAP, SHARES, Domain, held_out_samples, training_sample
 from .export import export_model, rounding_agreement
 from .loop import Schedule, TrainResult, fit, load_weights
 from .tokenizer import VOCAB_SIZE, corpus_texts, train_tokenizer
-
 
 ROUNDING_PROMPTS = 20  # per domain, to compare fp16 with fp32 weights at the end
 
@@ -67,12 +66,13 @@ class TargetConfig:
 
     seed: int = 0
     architecture: Architecture = field(default_factory=Architecture)
-    schedule: Schedule = field(default_factory=lambda: Schedule(steps=3000))
+    schedule: Schedule = field(default_factory=lambda: Schedule(steps=2500, constant_until=0.2))
     shares: dict[Domain, float] = field(default_factory=lambda: dict(SHARES))
     think_share: float = 0.5
     overlap: float = OVERLAP
     digit_weight: float = 2.0
-    tokens_per_step: int = 4096
+    tokens_per_batch: int = 2048
+    batches_per_step: int = 2
     pool_samples: int = 2048
     tokenizer_samples: int = 10_000
     workers: int = 2
@@ -95,14 +95,15 @@ class _TargetTask:
         config._attn_implementation = "eager"
         return Qwen3ForCausalLM(config)
 
-    def pool(self, index: int) -> list[Batch]:
+    def pool(self, index: int) -> list[Step]:
         c = self.config
         first = index * c.pool_samples
         samples = [
             training_sample(c.seed, first + i, c.think_share, c.overlap, c.shares) for i in range(c.pool_samples)
         ]
         encoded = encode(samples, self.tokenizer, c.digit_weight)
-        return bucket(encoded, c.tokens_per_step, self.tokenizer.pad_token_id, f"{c.seed}/{index}")
+        batches = bucket(encoded, c.tokens_per_batch, self.tokenizer.pad_token_id, f"{c.seed}/{index}")
+        return steps(batches, c.batches_per_step)
 
     def loss(self, model: Module, ids: Tensor, weights: Tensor) -> Tensor:
         return weighted_cross_entropy(model, ids, weights)

@@ -1,4 +1,4 @@
-"""Written working for +, -, *, / in steps that are each locally decidable: a copy, or a fact about single digits."""
+"""Written working for +, - and * in steps that are each locally decidable: a copy, or a fact about single digits."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _columns(a: int, b: int) -> list[tuple[str, int, int]]:
 
 
 def add(a: int, b: int) -> list[str]:
-    """Column addition; both digits and the carry are written before their sum."""
+    """Column addition; both digits are written before their sum, and the carry comes on top."""
     lines, carry = [f"{spell(a)} {spell(b)}"], 0
     columns = _columns(a, b)
     for place, x, y in columns:
         total = x + y + carry
-        lines.append(f"{place}: {x}+{y}+{carry}={total}, write {total % 10}, carry {total // 10}.")
+        lines.append(f"{place}: {x}+{y}={x + y}, +{carry}={total}, write {total % 10}, carry {total // 10}.")
         carry = total // 10
     if carry:
         lines.append(f"{PLACES[len(columns)].capitalize()}: write {carry}.")
@@ -58,10 +58,10 @@ def multiply(a: int, b: int) -> list[str]:
         return [f"So {a} * {b} = {a * b}."]
     lines, carry = [spell(a)], 0
     for i, x in enumerate(digits(a)):
-        total = x * b + carry
+        product, total = x * b, x * b + carry
         lines.append(
-            f"{PLACES[i].capitalize()}: {x}*{b}={x * b}, {x * b}+{carry}={total}, "
-            f"write {total % 10}, carry {total // 10}."
+            f"{PLACES[i].capitalize()}: {x}*{b}={product}, {product % 10}+{carry}={product % 10 + carry}, "
+            f"makes {total}, write {total % 10}, carry {total // 10}."
         )
         carry = total // 10
     if carry:
@@ -70,21 +70,21 @@ def multiply(a: int, b: int) -> list[str]:
     return lines
 
 
-def divide(a: int, b: int) -> list[str]:
-    """Exact quotient a / b by the single digit ``b``: long division from the left."""
-    lines, rest, written = [f"{a} / {b}, digit by digit."], 0, ""
-    for d in reversed(digits(a)):
-        now = 10 * rest + d
-        q, rest_next = divmod(now, b)
-        lines.append(f"Rest {rest}, next {d}: {now}, {b}*{q}={b * q}, write {q}, {now}-{b * q}={rest_next}.")
-        rest, written = rest_next, f"{written}{q}"
-    lines.append(f"Written down: {written}. So {a} / {b} = {a // b}.")
-    return lines
+def small_step(a: int, op: str, k: int) -> str:
+    """``a op k`` for a single digit ``k`` in one sentence without its full stop: the last digits first."""
+    result, last = apply(op, a, k), a % 10
+    whole = f"{a} {op} {k} = {result}"
+    if op == "*" or a < 10:
+        return whole
+    if op == "+":
+        return f"{last}+{k}={last + k}, so {whole}"
+    verdict, top = ("too small", last + 10) if last < k else ("enough", last)
+    return f"{last} take {k}, {verdict}, {top}-{k}={top - k}, so {whole}"
 
 
-WORK = {"+": add, "-": subtract, "*": multiply, "/": divide}
+WORK = {"+": add, "-": subtract, "*": multiply}
 
 
 def apply(op: str, a: int, b: int) -> int:
     """The value of ``a op b``."""
-    return {"+": a + b, "-": a - b, "*": a * b, "/": a // b}[op]
+    return {"+": a + b, "-": a - b, "*": a * b}[op]

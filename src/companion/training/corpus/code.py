@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .arithmetic import apply, small_step
 from .sample import Kind, Mode, Sample, is_held_out, zipf
 
 WEIGHTS = {"compose": 14, "loop": 14, "sum": 10, "extreme": 12, "count": 12, "map": 18, "filter": 14, "reverse": 6}
@@ -89,20 +90,15 @@ def _end(result: object) -> str:
     return f"Nothing is left, so {result}."
 
 
-def _items(rng: random.Random, longer: bool, digits: int) -> list[int]:
+def _items(rng: random.Random, longer: bool, low: int, high: int) -> list[int]:
     size = 6 if longer else rng.choice((3, 4, 4, 5, 5))
-    low, high = (1, 10) if digits == 1 else (2, 100)
     return [rng.randrange(low, high) for _ in range(size)]
 
 
 def _operation(rng: random.Random, value: int) -> tuple[str, int]:
-    choices = ["+", "-", "*"] if value <= 12 else ["+", "-"]
+    choices = ["+", "-", "*"] if value < 10 else ["+", "-"]
     op = rng.choice([o for o in choices if o != "-" or value > 2])
     return op, rng.randrange(2, min(10, value + 1) if op == "-" else 10)
-
-
-def _run(op: str, x: int, k: int) -> int:
-    return x + k if op == "+" else x - k if op == "-" else x * k
 
 
 _VERB = {"+": "adds {k}", "-": "subtracts {k}", "*": "multiplies by {k}"}
@@ -110,12 +106,12 @@ _VERB = {"+": "adds {k}", "-": "subtracts {k}", "*": "multiplies by {k}"}
 
 def _compose(rng: random.Random, longer: bool) -> Task:
     f, _, x, _ = _names(rng)
-    start = rng.randrange(3, 30)
+    start = rng.randrange(2, 10) if rng.random() < 0.4 else rng.randrange(10, 60)
     ops, value, lines = [], start, [f"Start with {start}."]
     for _ in range(4 if longer else rng.choice((2, 3))):
         op, k = _operation(rng, value)
-        new = _run(op, value, k)
-        lines.append(f"{_VERB[op].format(k=k).capitalize()}: {value} {op} {k} = {new}.")
+        new = apply(op, value, k)
+        lines.append(f"{_VERB[op].format(k=k).capitalize()}: {small_step(value, op, k)}.")
         ops.append((op, k))
         value = new
     body = "".join(f"    {x} = {x} {op} {k}\n" for op, k in ops)
@@ -132,8 +128,8 @@ def _loop(rng: random.Random, longer: bool) -> Task:
         start += n * k
     value, lines = start, [f"{x} is {start}, the loop runs {n} times, each time {op} {k}."]
     for i in range(n):
-        new = _run(op, value, k)
-        lines.append(f"Round {i + 1} of {n}: {value} {op} {k} = {new}.")
+        new = apply(op, value, k)
+        lines.append(f"Round {i + 1} of {n}: {small_step(value, op, k)}.")
         value = new
     code = f"{x} = {start}\nfor i in range({n}):\n    {x} = {x} {op} {k}\nprint({x})"
     return Task(f"{start}{op}{k}x{n}", code, [*lines, f"It prints {value}."], str(value))
@@ -141,12 +137,12 @@ def _loop(rng: random.Random, longer: bool) -> Task:
 
 def _sum(rng: random.Random, longer: bool) -> Task:
     f, xs, x, out = _names(rng)
-    values, total = _items(rng, longer, 1), 0
+    values, total = _items(rng, longer, 1, 10), 0
 
     def note(v: int) -> str:
         nonlocal total
         total += v
-        return f"{total - v} + {v} = {total}."
+        return f"{small_step(total - v, '+', v)}."
 
     lines = [f"Go through {_brief(values)}, total 0.", *_walk(values, note), _end(total)]
     code = f"def {f}({xs}):\n    {out} = 0\n    for {x} in {xs}:\n        {out} += {x}\n    return {out}"
@@ -155,7 +151,7 @@ def _sum(rng: random.Random, longer: bool) -> Task:
 
 def _extreme(rng: random.Random, longer: bool) -> Task:
     f, xs, x, out = _names(rng)
-    values = _items(rng, longer, 2)
+    values = _items(rng, longer, 2, 100)
     word, sign = rng.choice((("largest", ">"), ("smallest", "<")))
     best = values[0]
 
@@ -191,7 +187,7 @@ def _test(rng: random.Random) -> tuple[str, str, Callable[[int], bool], Callable
 
 def _count(rng: random.Random, longer: bool) -> Task:
     f, xs, x, out = _names(rng)
-    values, n = _items(rng, longer, 2), 0
+    values, n = _items(rng, longer, 2, 100), 0
     words, test, holds, remark = _test(rng)
 
     def note(v: int) -> str:
@@ -209,7 +205,7 @@ def _count(rng: random.Random, longer: bool) -> Task:
 
 def _filter(rng: random.Random, longer: bool) -> Task:
     f, xs, x, _ = _names(rng)
-    values, kept = _items(rng, longer, 2), []
+    values, kept = _items(rng, longer, 2, 100), []
     words, test, holds, remark = _test(rng)
 
     def note(v: int) -> str:
@@ -225,14 +221,12 @@ def _filter(rng: random.Random, longer: bool) -> Task:
 def _map(rng: random.Random, longer: bool) -> Task:
     f, xs, x, _ = _names(rng)
     op, k = rng.choice("+*-"), rng.randrange(2, 10)
-    values = _items(rng, longer, 1 if op == "*" else 2)
-    if op == "-":
-        values = [v + 9 for v in values]
+    values = _items(rng, longer, *((1, 10) if op == "*" else (10, 100)))
     made: list[int] = []
 
     def note(v: int) -> str:
-        made.append(_run(op, v, k))
-        return f"{v} {op} {k} = {made[-1]}, so {_brief(made)}."
+        made.append(apply(op, v, k))
+        return f"{small_step(v, op, k)}, now {_brief(made)}."
 
     does = {"+": f"adds {k} to", "-": f"subtracts {k} from", "*": f"multiplies by {k}"}[op] + " each item of a list"
     lines = [f"Go through {_brief(values)}, each {op} {k}.", *_walk(values, note), _end(_brief(made))]
@@ -242,7 +236,7 @@ def _map(rng: random.Random, longer: bool) -> Task:
 
 def _reverse(rng: random.Random, longer: bool) -> Task:
     f, xs, _, _ = _names(rng)
-    values = _items(rng, longer, 2)
+    values = _items(rng, longer, 2, 100)
     made: list[int] = []
 
     def note(v: int) -> str:

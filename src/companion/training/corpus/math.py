@@ -1,15 +1,14 @@
-"""Mathematics: sums, differences, products, exact quotients, chains of two, and word problems of two steps."""
+"""Mathematics: sums, differences, products, chains of two, and word problems of two steps."""
 
 from __future__ import annotations
 
 import random
 
-from . import arithmetic
-from .arithmetic import WORK, apply
+from .arithmetic import WORK, apply, small_step
 from .sample import Kind, Mode, Sample, is_held_out, zipf
 from .word_problems import WordProblem, word_problem
 
-WEIGHTS = {"add": 16, "sub": 18, "mul": 12, "div": 8, "chain": 14, "word": 26, "fact": 6}
+WEIGHTS = {"add": 16, "sub": 18, "mul": 12, "chain": 16, "word": 32, "fact": 6}
 
 ASK = (  # {e} is the expression; the last two are never used in training
     "What is {e}?",
@@ -65,11 +64,6 @@ def _steps(rng: random.Random, family: str, longer: bool) -> tuple[str, list[tup
     if family == "mul":
         a, b = number(), rng.randrange(2, 10)
         return f"{a} * {b}", [("*", a, b)]
-    if family == "div":
-        b, q = rng.randrange(2, 10), rng.randrange(112, 1000) if longer else rng.randrange(12, 112)
-        while longer and b * q < 1000:
-            q = rng.randrange(112, 1000)
-        return f"{b * q} / {b}", [("/", b * q, b)]
     if family == "fact":
         op = rng.choice("+-*")
         a, b = sorted((rng.randrange(2, 21 if op != "*" else 10), rng.randrange(2, 10)), reverse=True)
@@ -91,11 +85,8 @@ def _check(rng: random.Random, op: str, a: int, b: int) -> str:
         seen = f"The ones are {x} + {y} = {x + y}, and {a + b} ends in {(a + b) % 10}."
     elif op == "-":
         seen = f"Back again, {(a - b) % 10} + {y} = {(a - b) % 10 + y}, and {a} ends in {x}."
-    elif op == "*":
-        seen = f"The ones are {x} * {b} = {x * b}, and {a * b} ends in {a * b % 10}."
     else:
-        q = a // b % 10
-        seen = f"The last step is {b} * {q} = {b * q}, and {a} ends in {x}."
+        seen = f"The ones are {x} * {b} = {x * b}, and {a * b} ends in {a * b % 10}."
     return f"{zipf(rng, DETOUR)} {seen} {zipf(rng, AGREE)}"
 
 
@@ -104,7 +95,7 @@ def _working(rng: random.Random, steps: list[tuple[str, int, int]], small: bool)
     for i, (op, a, b) in enumerate(steps):
         if len(steps) > 1:
             lines.append(f"{'First' if i == 0 else 'Then' if i == 1 else 'Last'} {a} {op} {b}.")
-        lines += [f"So {a} {op} {b} = {apply(op, a, b)}."] if small else WORK[op](a, b)
+        lines += [f"{small_step(a, op, b)}."] if small else WORK[op](a, b)
     return lines
 
 
@@ -118,7 +109,7 @@ def _think(rng: random.Random, plan: str, steps: list[tuple[str, int, int]], sma
 
 def _block(expression: str, steps: list[tuple[str, int, int]], result: int) -> str:
     op, a, b = steps[0]
-    if len(steps) > 1 or op == "/":
+    if len(steps) > 1:
         return f"```\n{expression} = {result}\n```\n"
     width = max(len(str(a)), len(str(b)) + 2, len(str(result)))
     return f"```\n{a:>{width}}\n{op} {b:>{width - 2}}\n{'-' * width}\n{result:>{width}}\n```\n"
@@ -164,6 +155,3 @@ def math_sample(rng: random.Random, mode: Mode, held_out: bool, kind: Kind, over
     else:
         answer = problem.direct(rng, result)
     return Sample("math", mode, family, prompt, thinking, answer, str(result), held_out, kind)
-
-
-__all__ = ["arithmetic", "math_sample"]

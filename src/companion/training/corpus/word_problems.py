@@ -54,14 +54,8 @@ STORIES: dict[str, tuple[str, ...]] = {
         "{n} fills {a} {x} with {b} {i} each and {c} {y} with {d} each. How many {i} is that?",
         "In a shop, {n} counts {a} {x}, {b} {i} in each, plus {c} {y}, {d} in each. What is the number of {i}?",
     ),
-    "div_add": (
-        "{n} shares {b} {i} equally among {a} {x} and then puts {c} more {i} into each. How many {i} are in one?",
-        "{b} {i} go into {a} {x}, the same number in each. {n} adds {c} {i} to every one. How many {i} does each hold?",
-        "{n} splits {b} {i} evenly into {a} {x} and adds {c} to each. How many {i} are in each?",
-        "With {b} {i} spread evenly over {a} {x}, {n} drops {c} extra {i} into every one. What does one contain?",
-    ),
 }
-WEIGHTS = {"mul_add": 6, "mul_sub": 6, "add_sub": 6, "mul_mul": 5, "div_add": 3}
+WEIGHTS = {"mul_add": 6, "mul_sub": 6, "add_sub": 6, "mul_mul": 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +110,11 @@ def word_problem(rng: random.Random, longer: bool, unseen: bool) -> WordProblem:
         c = rng.randrange(2, min(a + b, 1000 if longer else 100))
         steps = [("+", a, b), ("-", a + b, c)]
         expression, plan = f"{a} + {b} - {c}", f"{name} has {a}, then {b} come and {c} go away."
-    elif shape == "mul_mul":
+    else:
         c, d = rng.randrange(2, 10), big()
         steps = [("*", b, a), ("*", d, c), ("+", a * b, c * d)]
         expression = f"{a} * {b} + {c} * {d}"
         plan = f"{a} {box} with {b} each make {b} * {a}, and {c} {other} with {d} each make {d} * {c}."
-    else:
-        b, c = a * (rng.randrange(101, 500) if longer else rng.randrange(4, 50)), rng.randrange(2, 50)
-        steps = [("/", b, a), ("+", b // a, c)]
-        expression = f"{b} / {a} + {c}"
-        plan = f"{b} shared among {a} {box} gives {b} / {a} each, and {c} more come on top."
     stories = STORIES[shape]
     story = stories[-1] if unseen else rng.choice(stories[:-1])
     text = story.format(n=name, i=item, x=box, y=other, a=a, b=b, c=c, d=d)
