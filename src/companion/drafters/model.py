@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from companion.engine.cache import Cache
-from companion.engine.sampling import check_finite, distribution, greedy
+from companion.engine.sampling import distribution, greedy
 from companion.engine.target import Qwen3Target, ragged
 from companion.protocols import Context, Draft
 
@@ -66,7 +66,6 @@ class ModelDrafter:
         batch = ragged([(s.slot, len(s.read), new) for s, new in zip(states, unread, strict=True)], self.model.device)
         batch.logit_rows = torch.tensor(batch.starts[1:], device=self.model.device) - 1
         logits = self.model.forward(batch, self._cache).logits  # [R, V]
-        check_finite(logits)
         best = greedy(logits).tolist()
         chosen: list[tuple[int, Tensor | None]] = []
         for row, (context, state, draft, new) in enumerate(zip(contexts, states, drafts, unread, strict=True)):

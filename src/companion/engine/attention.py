@@ -13,78 +13,90 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from companion.engine.cache import Cache
 from companion.protocols import RaggedBatch
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests with n new tokens each."""
+    """Requests with n new tokens each, and the part of the cache that they see."""
 
     rows: Tensor | None  # [g * n] of the stream; None: all of it, in order
-    slots: Tensor | slice  # [g] cache slots
+    slots: Tensor | None  # [g] cache slots to gather; None: `keys` and `values` are views already
     new: int  # n
-    end: int  # longest cached + new
     mask: Tensor | None  # [g, 1, n, end] additive; None: everything is visible
+    keys: tuple[Tensor, ...]  # of each layer: [g, kv_heads, end, d], or [slots, kv_heads, end, d] to gather from
+    values: tuple[Tensor, ...]
 
 
 class AttentionPlan:
     """What every layer of one forward shares: where keys and values go, who attends together, and the masks."""
 
-    def __init__(self, batch: RaggedBatch, dtype: torch.dtype) -> None:
+    def __init__(self, batch: RaggedBatch, cache: Cache) -> None:
         device = batch.tokens.device
         self.spans = list(zip(batch.slots, batch.starts, batch.starts[1:], batch.lengths, strict=False))
         by_size: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for slot, start, stop, length in self.spans:
             by_size[stop - start].append((slot, start, length))
-        self.groups = [_group(n, members, dtype, device, whole=len(by_size) == 1) for n, members in by_size.items()]
-        self.one = len(self.spans) == 1
-        if not self.one:
-            sizes = torch.tensor([stop - start for _, start, stop, _ in self.spans], device=device)
-            self.row_slots = torch.tensor(batch.slots, device=device).repeat_interleave(sizes)  # [N]
-            self.positions = batch.positions
-
-    def append(self, new: Tensor, cache: Tensor) -> None:  # [N, kv_heads, d], [slots, kv_heads, capacity, d]
-        """Write the stream's keys or values behind what each request has in the cache."""
-        if self.one:
+        self.groups = [_group(n, members, cache, device, whole=len(by_size) == 1) for n, members in by_size.items()]
+        if len(self.spans) == 1:
             slot, _, stop, length = self.spans[0]
-            cache[slot, :, length : length + stop] = new.transpose(0, 1)
+            new = (slice(None), slot, slice(None), slice(length, length + stop))
+            self.new_keys, self.new_values = cache.keys[new].unbind(), cache.values[new].unbind()
+            self.row_slots = None
         else:
-            cache[self.row_slots, :, self.positions] = new
+            sizes = torch.tensor([stop - start for _, start, stop, _ in self.spans], device=device)
+            owners = torch.tensor(batch.slots, device=device)
+            self.row_slots = owners.repeat_interleave(sizes, output_size=len(batch.tokens))  # [N]; without a sync
+            self.positions = batch.positions
+            self.new_keys, self.new_values = cache.keys.unbind(), cache.values.unbind()
 
-    def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """[N, heads, d] queries to [N, heads * d], grouped-query heads shared as Qwen3 does."""
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> None:  # [N, kv_heads, d] twice
+        """Write the stream's keys and values behind what each request has in the cache."""
+        for new, cached in ((keys, self.new_keys[layer]), (values, self.new_values[layer])):
+            if self.row_slots is None:
+                cached.copy_(new.transpose(0, 1))  # [kv_heads, n, d]
+            else:
+                cached[self.row_slots, :, self.positions] = new
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:  # [N, heads, d]
+        """Queries to [N, heads * d], each over its own request's cache, grouped-query heads shared as Qwen3 does."""
         outputs = []
         for g in self.groups:
             rows = q if g.rows is None else q[g.rows]
             split = rows.view(-1, g.new, *q.shape[1:]).transpose(1, 2)  # [g, heads, n, d]
-            k, v = keys[g.slots, :, : g.end], values[g.slots, :, : g.end]
+            k, v = g.keys[layer], g.values[layer]
+            if g.slots is not None:
+                k, v = k[g.slots], v[g.slots]
             out = F.scaled_dot_product_attention(split, k, v, attn_mask=g.mask, enable_gqa=True)
-            outputs.append(out.transpose(1, 2).reshape(len(rows), -1))
+            outputs.append(out.transpose(1, 2).reshape(rows.shape[0], -1))
         if len(outputs) == 1:
             return outputs[0]
-        together = torch.empty(len(q), outputs[0].shape[1], device=q.device, dtype=q.dtype)
+        together = torch.empty(q.shape[0], outputs[0].shape[1], device=q.device, dtype=q.dtype)
         for g, out in zip(self.groups, outputs, strict=True):
             together[g.rows] = out
         return together
 
 
-def _group(
-    n: int, members: list[tuple[int, int, int]], dtype: torch.dtype, device: torch.device, *, whole: bool
-) -> Group:
+def _group(n: int, members: list[tuple[int, int, int]], cache: Cache, device: torch.device, *, whole: bool) -> Group:
     slots = [slot for slot, _, _ in members]
     lengths = torch.tensor([length for _, _, length in members], device=device)
     end = max(length for _, _, length in members) + n
     first = slots[0]
-    run = slots == list(range(first, first + len(slots)))  # neighbours in the cache need no copy
+    neighbours = slots == list(range(first, first + len(slots)))  # a view of the cache, no copy
+    seen = (slice(None), slice(first, first + len(slots)) if neighbours else slice(None), slice(None), slice(end))
     mask = None
     if n > 1 or len(members) > 1:
         last_visible = lengths[:, None, None] + torch.arange(n, device=device)[:, None]  # [g, n, 1]
         hidden = torch.arange(end, device=device) > last_visible  # [g, n, end]
-        mask = torch.zeros(hidden.shape, device=device, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None]
+        mask = torch.zeros(hidden.shape, device=device, dtype=cache.keys.dtype).masked_fill_(hidden, float("-inf"))[
+            :, None
+        ]
     return Group(
         rows=None if whole else torch.cat([torch.arange(start, start + n) for _, start, _ in members]).to(device),
-        slots=slice(first, first + len(slots)) if run else torch.tensor(slots, device=device),
+        slots=None if neighbours else torch.tensor(slots, device=device),
         new=n,
-        end=end,
         mask=mask,
+        keys=cache.keys[seen].unbind(),
+        values=cache.values[seen].unbind(),
     )

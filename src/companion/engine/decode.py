@@ -189,7 +189,6 @@ class Engine:
         logits: Tensor,  # [sum(lengths) + R, V]
     ) -> list[Commit]:
         """Apply the rule to each request, cut at stops, and record the round."""
-        rows.check_finite(logits)
         ends = [0, *accumulate(n + 1 for n in lengths)]
         spans = [slice(start, end) for start, end in pairwise(ends)]
         best = rows.greedy(logits).tolist() if any(r.context.sampling.greedy for r in running) else []

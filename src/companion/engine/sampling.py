@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from companion.protocols import Sampling
 
 
-def check_finite(logits: Tensor) -> None:  # [N, V]
+def check_finite(peak: Tensor) -> None:  # [N] largest logit of each row
     """ValueError on NaN or +inf logits, or a row without any finite one; -inf (a masked id) is fine."""
-    peak = logits.amax(-1)
-    if not bool(torch.isfinite(peak).all()):
-        row = int((~torch.isfinite(peak)).nonzero()[0])
-        raise ValueError(
-            f"the model returned logits that are no distribution (row {row} has maximum {peak[row].item()}); "
-            "its weights or its inputs are broken, so nothing is emitted"
-        )
+    for row, value in enumerate(peak.tolist()):
+        if not math.isfinite(value):
+            raise ValueError(
+                f"the model returned logits that are no distribution (row {row} has maximum {value}); its weights or "
+                "its inputs are broken, so nothing is emitted"
+            )
 
 
 def distribution(logits: Tensor, sampling: Sampling) -> Tensor:  # [N, V]
@@ -26,12 +27,13 @@ def distribution(logits: Tensor, sampling: Sampling) -> Tensor:  # [N, V]
     exactly k tokens, ties going to the lower id, so that a support of k is a promise. Target and drafter both use it.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    check_finite(logits)
     if sampling.greedy:
         return torch.zeros_like(logits).scatter_(-1, greedy(logits)[:, None], 1.0)
+    peak = logits.amax(-1, keepdim=True)
+    check_finite(peak[:, 0])
     # a temperature below the smallest normal number would turn the maximum into 0/0; the clamp changes nothing else
     temperature = max(sampling.temperature, torch.finfo(logits.dtype).tiny)
-    logits = (logits - logits.amax(-1, keepdim=True)) / temperature
+    logits = (logits - peak) / temperature
     if sampling.top_k and sampling.top_k < logits.shape[-1]:
         order = logits.sort(dim=-1, descending=True, stable=True).indices[:, sampling.top_k :]
         logits = logits.scatter(-1, order, float("-inf"))
@@ -49,5 +51,7 @@ def distribution(logits: Tensor, sampling: Sampling) -> Tensor:  # [N, V]
 
 
 def greedy(logits: Tensor) -> Tensor:  # [N, V]
-    """Argmax [N], the lowest id among ties on every device."""
-    return (logits == logits.amax(-1, keepdim=True)).to(torch.uint8).argmax(-1)
+    """Argmax [N], the lowest id among ties. ValueError as `check_finite`."""
+    peak, best = logits.max(-1)
+    check_finite(peak)
+    return best

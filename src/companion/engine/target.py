@@ -185,19 +185,21 @@ class Qwen3Target:
             raise ValueError(
                 f"{self.name} has layers 0 to {self.shape.layers - 1} (-1: the embedding); layer {unknown[0]} is none"
             )
-        plan = AttentionPlan(batch, self.dtype)
+        plan = AttentionPlan(batch, cache)
         cos, sin = self.cos[batch.positions], self.signed_sin[batch.positions]  # [N, 1, head_dim]
         x = F.embedding(batch.tokens, self.embedding)  # [N, d]
         tapped = {-1: x} if -1 in taps else {}
         for index, layer in enumerate(self.layers):
-            x = x + self._attention(layer, x, cos, sin, plan, cache.keys[index], cache.values[index])
+            x = x + self._attention(index, layer, x, cos, sin, plan)
             x = x + self._mlp(layer, x)
             if index in taps:
                 tapped[index] = x
         for slot, start, stop, length in plan.spans:
             cache.lengths[slot] = length + stop - start
         rows = x if batch.logit_rows is None else x[batch.logit_rows]
-        logits = F.linear(F.rms_norm(rows, (self.shape.hidden,), self.final_norm, self.shape.eps), self.head).float()
+        logits = F.linear(
+            torch.rms_norm(rows, (self.shape.hidden,), self.final_norm, self.shape.eps), self.head
+        ).float()
         if self.usable_vocab < self.vocab_size:
             logits[:, self.usable_vocab :] = float("-inf")
         features = torch.stack([tapped[i] for i in taps], dim=1) if taps else None
@@ -205,26 +207,26 @@ class Qwen3Target:
 
     def _attention(
         self,
+        index: int,
         layer: Layer,
         x: Tensor,  # [N, d]
         cos: Tensor,  # [N, 1, head_dim]
         sin: Tensor,
         plan: AttentionPlan,
-        keys: Tensor,  # [slots, kv_heads, capacity, head_dim]
-        values: Tensor,
     ) -> Tensor:
         s = self.shape
-        qkv = F.rms_norm(x, (s.hidden,), layer.input_norm, s.eps) @ layer.qkv
+        qkv = torch.rms_norm(x, (s.hidden,), layer.input_norm, s.eps) @ layer.qkv
         qkv = qkv.view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
         qk, v = qkv[:, : s.heads + s.kv_heads], qkv[:, s.heads + s.kv_heads :]
-        qk = F.rms_norm(qk, (s.head_dim,), None, s.eps) * layer.qk_norm
+        qk = torch.rms_norm(qk, (s.head_dim,), None, s.eps) * layer.qk_norm
         qk = torch.addcmul(qk * cos, torch.roll(qk, s.head_dim // 2, -1), sin)
-        plan.append(qk[:, s.heads :], keys)
-        plan.append(v, values)
-        return plan.attend(qk[:, : s.heads], keys, values) @ layer.out
+        plan.append(index, qk[:, s.heads :], v)
+        return plan.attend(index, qk[:, : s.heads]) @ layer.out
 
     def _mlp(self, layer: Layer, x: Tensor) -> Tensor:  # [N, d]
-        gate, up = (F.rms_norm(x, (self.shape.hidden,), layer.mlp_norm, self.shape.eps) @ layer.gate_up).chunk(2, -1)
+        gate, up = (torch.rms_norm(x, (self.shape.hidden,), layer.mlp_norm, self.shape.eps) @ layer.gate_up).chunk(
+            2, -1
+        )
         return (F.silu(gate) * up) @ layer.down
 
     def logits(self, tokens: Sequence[int]) -> Tensor:
