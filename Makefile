@@ -64,7 +64,7 @@ test-oldest: ## the tests with the oldest transformers supported, in an environm
 
 .venv-oldest/.ready-$(KEY):
 	$(PYTHON) -m venv --clear .venv-oldest
-	grep -v -i -E '^(transformers|huggingface_hub|hf-xet|tokenizers|typer|click)==' constraints.txt > .venv-oldest/constraints.txt
+	grep -v -i -E '^(transformers|huggingface_hub|hf-xet|tokenizers)==' constraints.txt > .venv-oldest/constraints.txt
 	printf 'transformers==5.17.0\nhuggingface_hub<2\n' >> .venv-oldest/constraints.txt
 	.venv-oldest/bin/python -m pip install --quiet --constraint .venv-oldest/constraints.txt setuptools
 	.venv-oldest/bin/python -m pip install --quiet --constraint .venv-oldest/constraints.txt --no-build-isolation --editable '.[dev]'
