@@ -293,5 +293,22 @@ def bench_decode(
         experiment.show(result)
 
 
+@bench.command("show")
+def bench_show(
+    result: Annotated[Path, typer.Argument(help="A file that `bench decode --output` wrote.")],
+    picture: Annotated[Path | None, typer.Option(help="Also draw it, as PNG.")] = None,
+) -> None:
+    """Print the tables of a stored benchmark, and draw its picture."""
+    from companion.experiments import bench_decode as experiment
+
+    stored = experiment.load(result)
+    experiment.show(stored)
+    if picture is not None:
+        from companion import figures, figures_bench
+
+        figures.use_style()
+        figures_bench.speed(stored).savefig(picture)
+
+
 if __name__ == "__main__":
     main()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from tqdm import tqdm
 
 import companion
@@ -297,6 +297,16 @@ def _peak_resident_mib() -> float:
         line = next(row for row in status.read_text().splitlines() if row.startswith("VmHWM"))
         return int(line.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def load(path: Path) -> Result:
+    """A stored result. ValueError when the file is none."""
+    try:
+        return Result.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        raise ValueError(f"{path} is no result of `companion bench decode --output`; run it again") from error
 
 
 def show(result: Result) -> None:
