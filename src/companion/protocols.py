@@ -40,7 +40,7 @@ class Sampling:
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature must be a finite number >= 0, got {self.temperature}; 0 means greedy")
-        if self.top_k is not None and self.top_k < 0:
+        if self.top_k is not None and (not hasattr(self.top_k, "__index__") or self.top_k < 0):
             raise ValueError(f"top_k must be a positive integer, or 0 or None for no limit, got {self.top_k}")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}; 1 keeps every token")

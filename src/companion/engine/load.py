@@ -89,7 +89,9 @@ class ModelFolder:
         """The safetensors files, one or sharded; pickled weights are refused (ValueError)."""
         index = self.path / "model.safetensors.index.json"
         if index.is_file():
-            names = sorted(set(_read_json(index, "the index of sharded weights")["weight_map"].values()))
+            names = sorted(set(_read_json(index, "the index of sharded weights").get("weight_map", {}).values()))
+            if not names:
+                raise ValueError(f"{index} has no 'weight_map', so it names no weights; fetch the model again")
             missing = [n for n in names if not (self.path / n).is_file()]
             if missing:
                 raise ValueError(f"{self.path} lacks the weight file {missing[0]} that its index names; fetch it again")

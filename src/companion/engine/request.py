@@ -23,8 +23,8 @@ class StopRule:
     decode: Callable[[Sequence[int]], str] | None = None
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+        if not hasattr(self.max_new_tokens, "__index__") or self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be an integer of at least 1, got {self.max_new_tokens}")
         if "" in self.strings:
             raise ValueError("a stop string is empty; it would match everywhere")
         if self.strings and self.decode is None:
