@@ -130,7 +130,7 @@ def test_the_first_of_several_stop_strings_wins(longer_first):
 
 
 def test_stop_rules_that_cannot_work_are_refused():
-    with pytest.raises(ValueError, match="max_new_tokens must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="max_new_tokens must be an integer of at least 1, got 0"):
         StopRule(0)
     with pytest.raises(ValueError, match="it would match everywhere"):
         StopRule(5, strings=("",), decode=text_of)

@@ -185,8 +185,9 @@ def _load_tokenizer(path: Path) -> Any | None:
         return None
     try:
         return AutoTokenizer.from_pretrained(str(path))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} has no tokenizer that transformers can load: {error}") from error
+    except Exception as error:  # transformers passes on whatever it stumbled over: KeyError, validation errors, ...
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"{path} has no tokenizer that transformers can load ({reason}); fetch it again") from error
 
 
 def _eos(path: Path, config: dict[str, Any], tokenizer: Any) -> frozenset[int]:
