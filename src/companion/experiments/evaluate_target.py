@@ -38,7 +38,7 @@ class Config(BaseModel):
     temperatures: tuple[float, ...] = (0.7, 1.0)
     seed: int = 0
     max_new_tokens: int = 700
-    max_batch: int = 64
+    max_batch: int = 128
     device: str = "cpu"
 
 
@@ -74,8 +74,8 @@ def run(
         prompts += [s.prompt for s in samples]
         have = {r.index for r in done if r.cell == (temperature, domain, mode, kind)}
         missing = [i for i in range(count) if i not in have]
-        for start in range(0, len(missing), 2 * config.max_batch):
-            chunk = missing[start : start + 2 * config.max_batch]
+        for start in range(0, len(missing), 4 * config.max_batch):
+            chunk = missing[start : start + 4 * config.max_batch]
             results = companion.generate(
                 target,
                 None,

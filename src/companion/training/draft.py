@@ -38,8 +38,8 @@ class DraftConfig:
     architecture: Architecture = field(
         default_factory=lambda: Architecture(hidden=128, layers=2, mlp=352, heads=4, kv_heads=2, head_dim=32)
     )
-    schedule: Schedule = field(default_factory=lambda: Schedule(steps=900, constant_until=0.3))
-    samples: int = 3600  # responses of the target to training prompts
+    schedule: Schedule = field(default_factory=lambda: Schedule(steps=800, constant_until=0.3))
+    samples: int = 1920  # responses of the target to training prompts
     temperatures: tuple[float, ...] = (0.7, 1.0, 1.0)  # in turn
     think_share: float = 0.5
     overlap_weight: float = 0.5  # of 1 - sum min(p, q), the rejection probability; the rest goes to KL(p || q)
@@ -143,7 +143,7 @@ def write_target_output(config: DraftConfig, path: Path) -> None:
         return
     target = load_target(config.target)
     before = torch.get_num_threads()
-    torch.set_num_threads(config.workers * config.threads)
+    torch.set_num_threads(config.threads)
     size = 3 * config.max_batch  # a batch for each temperature of the default
     bar = tqdm(total=config.samples, initial=done, desc="target output", unit="response", disable=None)
     for start in range(done, config.samples, size):

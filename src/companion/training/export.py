@@ -57,7 +57,9 @@ def rounding_agreement(
     with tempfile.TemporaryDirectory() as whole:
         export_model(model, weights, tokenizer, Path(whole), torch.float32)
         rounded, exact = (
-            generate(load_target(str(f)), None, list(prompts), temperature=0, max_new_tokens=max_new_tokens)
+            generate(
+                load_target(str(f)), None, list(prompts), temperature=0, max_new_tokens=max_new_tokens, max_batch=64
+            )
             for f in (folder, Path(whole))
         )
     same = sum(a.tokens == b.tokens for a, b in zip(rounded, exact, strict=True))

@@ -82,6 +82,18 @@ def small_step(a: int, op: str, k: int) -> str:
     return f"{last} take {k}, {verdict}, {top}-{k}={top - k}, so {whole}"
 
 
+def compare(a: int, sign: str, b: int) -> str:
+    """``a < b`` or ``a > b`` for two-digit numbers without a full stop: the tens decide, or else the ones."""
+    words, outcome = [], "equal"
+    for x, y in zip(reversed(digits(a)), reversed(digits(b)), strict=True):
+        outcome = "more" if x > y else "less" if x < y else "equal"
+        words.append(f"{x} to {y} is {outcome}")
+        if outcome != "equal":
+            break
+    holds = outcome == ("more" if sign == ">" else "less")
+    return f"{', '.join(words)}, so {a} {sign} {b} is {'true' if holds else 'false'}"
+
+
 WORK = {"+": add, "-": subtract, "*": multiply}
 
 

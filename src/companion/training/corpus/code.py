@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .arithmetic import apply, small_step
+from .arithmetic import apply, compare, small_step
 from .sample import Kind, Mode, Sample, is_held_out, zipf
 
 WEIGHTS = {"compose": 14, "loop": 14, "sum": 10, "extreme": 12, "count": 12, "map": 18, "filter": 14, "reverse": 6}
@@ -151,14 +151,14 @@ def _sum(rng: random.Random, longer: bool) -> Task:
 
 def _extreme(rng: random.Random, longer: bool) -> Task:
     f, xs, x, out = _names(rng)
-    values = _items(rng, longer, 2, 100)
+    values = _items(rng, longer, 10, 100)
     word, sign = rng.choice((("largest", ">"), ("smallest", "<")))
     best = values[0]
 
     def note(v: int) -> str:
         nonlocal best
         wins = v > best if sign == ">" else v < best
-        remark = f"{v} {sign} {best} is {'true' if wins else 'false'}, "
+        remark = f"{compare(v, sign, best)}, "
         best = v if wins else best
         return f"{remark}best {best}."
 
@@ -175,25 +175,30 @@ def _test(rng: random.Random) -> tuple[str, str, Callable[[int], bool], Callable
     """A condition: its words, its Python (with {x}), the predicate, and the remark that decides it."""
     if rng.random() < 0.5:
         word, rest = rng.choice((("even", 0), ("odd", 1)))
-        return f"that are {word}", f"{{x}} % 2 == {rest}", lambda v: v % 2 == rest, lambda v: "odd" if v % 2 else "even"
+        return (
+            f"that are {word}",
+            f"{{x}} % 2 == {rest}",
+            lambda v: v % 2 == rest,
+            lambda v: f"{v} is {'odd' if v % 2 else 'even'}",
+        )
     k, sign = rng.randrange(15, 85), rng.choice("<>")
 
     def holds(v: int) -> bool:
         return v > k if sign == ">" else v < k
 
     word = "greater" if sign == ">" else "smaller"
-    return f"{word} than {k}", f"{{x}} {sign} {k}", holds, lambda v: f"{sign} {k} is {'true' if holds(v) else 'false'}"
+    return f"{word} than {k}", f"{{x}} {sign} {k}", holds, lambda v: compare(v, sign, k)
 
 
 def _count(rng: random.Random, longer: bool) -> Task:
     f, xs, x, out = _names(rng)
-    values, n = _items(rng, longer, 2, 100), 0
+    values, n = _items(rng, longer, 10, 100), 0
     words, test, holds, remark = _test(rng)
 
     def note(v: int) -> str:
         nonlocal n
         n += holds(v)
-        return f"{v} {remark(v)}, {'count' if holds(v) else 'skip'}, so {n}."
+        return f"{remark(v)}, {'count' if holds(v) else 'skip'}, now {n}."
 
     lines = [f"Go through {_brief(values)} for items {words}, count 0.", *_walk(values, note), _end(n)]
     code = (
@@ -205,13 +210,13 @@ def _count(rng: random.Random, longer: bool) -> Task:
 
 def _filter(rng: random.Random, longer: bool) -> Task:
     f, xs, x, _ = _names(rng)
-    values, kept = _items(rng, longer, 2, 100), []
+    values, kept = _items(rng, longer, 10, 100), []
     words, test, holds, remark = _test(rng)
 
     def note(v: int) -> str:
         if holds(v):
             kept.append(v)
-        return f"{v} {remark(v)}, {'keep' if holds(v) else 'skip'}, so {_brief(kept)}."
+        return f"{remark(v)}, {'keep' if holds(v) else 'skip'}, now {_brief(kept)}."
 
     lines = [f"Go through {_brief(values)} for items {words}.", *_walk(values, note), _end(_brief(kept))]
     code = f"def {f}({xs}):\n    return [{x} for {x} in {xs} if {test.format(x=x)}]"
@@ -236,7 +241,7 @@ def _map(rng: random.Random, longer: bool) -> Task:
 
 def _reverse(rng: random.Random, longer: bool) -> Task:
     f, xs, _, _ = _names(rng)
-    values = _items(rng, longer, 2, 100)
+    values = _items(rng, longer, 10, 100)
     made: list[int] = []
 
     def note(v: int) -> str:
