@@ -120,7 +120,8 @@ def test_formulas_are_rendered_by_the_mathjax_that_is_shipped(pages: dict[str, P
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_an_executed_notebook_is_what_the_page_was_made_from(name: str) -> None:
+def test_an_executed_notebook_is_what_the_page_was_made_from(name: str, pages: dict[str, Page]) -> None:
+    assert f"notebooks/{name}.html" in pages
     executed = json.loads((HTML / "_sources" / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))
     code = [cell for cell in executed["cells"] if cell["cell_type"] == "code"]
     assert code

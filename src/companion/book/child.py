@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 
@@ -30,7 +31,8 @@ def main() -> int:
             extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # its warning about TCP is printed on every start
         )
     except papermill.PapermillExecutionError as error:
-        print("\n".join(error.traceback), file=sys.stderr)
+        trace = "\n".join(error.traceback)
+        print(trace if sys.stderr.isatty() else re.sub(r"\x1b\[[0-9;]*m", "", trace), file=sys.stderr)
         return 1
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
