@@ -23,7 +23,7 @@ class Probe(NamedTuple):
 
 
 def probe_reference(logits: Tensor, token_set: Sequence[int] = ()) -> Probe:  # [N, V], -inf allowed
-    """Entropy, largest probability and mass on ``token_set`` of each row; -inf entries have mass 0 and add no entropy."""
+    """Entropy, largest probability and mass on ``token_set`` of each row; -inf entries add neither."""
     log_p = torch.log_softmax(logits, -1)
     p = log_p.exp()
     entropy = -(p * log_p.clamp_min(torch.finfo(log_p.dtype).min)).sum(-1)

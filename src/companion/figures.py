@@ -7,11 +7,12 @@ output does not depend on the last expression.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.rcsetup import cycler
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +33,7 @@ _STYLE: dict[str, Any] = {
     "axes.edgecolor": GREY,
     "axes.grid": True,
     "axes.labelcolor": BLACK,
-    "axes.prop_cycle": mpl.cycler(color=CYCLE),
+    "axes.prop_cycle": cycler(color=CYCLE),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlelocation": "left",
@@ -54,7 +55,7 @@ _STYLE: dict[str, Any] = {
 def use_style() -> None:
     """Set matplotlib's defaults for this process, from matplotlib's own and not from what was set before."""
     mpl.rcdefaults()
-    mpl.rcParams.update(_STYLE)
+    mpl.rcParams.update(cast(Any, _STYLE))
 
 
 def figure(
@@ -92,6 +93,7 @@ def interval(
             xs, lows, highs, color=color, alpha=0.2, linewidth=0, label=None if middle is not None else label
         )
     else:
-        axes.vlines(xs, lows, highs, color=color, linewidth=1.4, label=None if middle is not None else label)
+        own = label if label is not None and middle is None else ""  # else the estimates carry it
+        axes.vlines(xs, lows, highs, color=color, linewidth=1.4, label=own)
     if middle is not None:
         axes.plot(xs, estimates, color=color, marker="o", linestyle="-" if band else "none", label=label)

@@ -40,6 +40,8 @@ def sample_responses(
     """
     if prompts < 1:
         raise ValueError(f"prompts must be at least 1 for each domain and mode, got {prompts}")
+    if target.tokenizer is None:
+        raise ValueError(f"{target.name} came without a tokenizer, so it cannot read prompts")
     responses: list[Response] = []
     for mode in MODES:
         for domain in DOMAINS:
