@@ -38,8 +38,8 @@ class DraftConfig:
     architecture: Architecture = field(
         default_factory=lambda: Architecture(hidden=128, layers=2, mlp=352, heads=4, kv_heads=2, head_dim=32)
     )
-    schedule: Schedule = field(default_factory=lambda: Schedule(steps=800, constant_until=0.3))
-    samples: int = 1920  # responses of the target to training prompts
+    schedule: Schedule = field(default_factory=lambda: Schedule(steps=450, constant_until=0.3, warmup=20))
+    samples: int = 960  # responses of the target to training prompts
     temperatures: tuple[float, ...] = (0.7, 1.0, 1.0)  # in turn
     think_share: float = 0.5
     overlap_weight: float = 0.5  # of 1 - sum min(p, q), the rejection probability; the rest goes to KL(p || q)
