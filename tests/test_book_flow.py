@@ -251,7 +251,7 @@ def test_an_interrupt_keeps_what_is_complete_and_the_next_call_resumes(layout: L
     while not (layout.notebooks / "started").exists() and time.monotonic() < deadline:
         time.sleep(0.2)
     os.kill(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=300)
     assert process.returncode == 130
     assert error.splitlines()[-1] == "stopped; what was complete is kept, and the next call goes on from there"
     assert [path.name for path in layout.executed.iterdir()] == ["01_done.ipynb"]
