@@ -15,7 +15,7 @@ from companion.experiments.target_report import Proportion, bars, cells, entropi
 from companion.experiments.target_rows import Response, append, load_rows
 from companion.training.corpus import DOMAINS, MODES, Domain, Mode
 
-SMALL = experiment.Config(samples=4, other_samples=2, max_new_tokens=400, max_batch=8)
+SMALL = experiment.Config(samples=4, other_samples=2, max_new_tokens=600, max_batch=16)
 
 
 def _row(
