@@ -11,6 +11,14 @@ import re
 import signal
 import sys
 
+# for the kernel, and for what it imports
+KERNEL = {
+    "TQDM_DISABLE": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "JUPYTER_PREFER_ENV_PATH": "1",
+    "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm's, about a bar that is off
+}
+
 
 def main() -> int:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # nbclient takes over while a kernel runs, and ends it
@@ -18,7 +26,7 @@ def main() -> int:
     import papermill
     import tqdm.auto  # noqa: F401 - read its environment now: only the kernel's bars are to be off
 
-    os.environ.update({"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "JUPYTER_PREFER_ENV_PATH": "1"})
+    os.environ.update(KERNEL)
     try:
         papermill.execute_notebook(
             order["source"],
