@@ -23,7 +23,7 @@ FLOORS = {
     "provenance rounds",
     2: "engine phase scheduling",
     3: "drafters __init__",
-    4: "book experiments figures figures_acceptance figures_bench figures_ceiling highlight serving training",
+    4: "book experiments figures figures_acceptance figures_bench figures_ceiling highlight serving tables training",
     5: "cli __main__",
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms.split()}

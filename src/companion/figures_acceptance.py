@@ -109,7 +109,7 @@ def two_eats(mass: F64, entropy_after: F64, phases: Sequence[str]) -> Figure:  #
     return fig
 
 
-def boundary_scatter(eat: F64, acceptance: F64, covers: NDArray[np.bool_]) -> Figure:  # [N] each
+def boundary_scatter(acceptance: F64, eat: F64, covers: NDArray[np.bool_]) -> Figure:  # [N] each
     """Proposition 3: acceptance never above e, and on the diagonal where the draft covers the target on E."""
     fig, axes = figure("single")
     low = max(float(eat.min()), 1e-9)

@@ -9,7 +9,7 @@ from companion.drafters.lookup import LookupDrafter
 from companion.drafters.model import ModelDrafter
 from companion.engine.generate import generate
 
-NEW = 30
+NEW = 18
 
 
 def texts(target, made, ids, temperature, max_batch, seed=5):
@@ -27,8 +27,9 @@ def texts(target, made, ids, temperature, max_batch, seed=5):
     return dict(zip(map(tuple, ids), (tuple(r.tokens) for r in results), strict=True))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("kind", ["lookup", "sampled"])
+@pytest.mark.parametrize(
+    ("kind", "temperature"), [("sampled", 0.0), ("sampled", 0.7), ("sampled", 1.0), ("lookup", 0.7)]
+)
 def test_of_the_shipped_models(kind, temperature):
     """In fp64 strictly: there a uniform number on the very edge of two tokens does not occur."""
     dtype = torch.float64

@@ -94,6 +94,25 @@ def test_the_draft_models_q_is_what_it_drew_from(model, filters):
         assert token == request.draws.token(draft.probs[k], "draft/0", len(request.tokens) + k)
 
 
+def test_tokens_are_drawn_from_the_very_tensor_that_is_handed_on():
+    """A half-precision draft model: drawn from one rounding and judged by another is two distributions."""
+
+    class Recorder:
+        def __init__(self):
+            self.given = []
+
+        def token(self, probs, purpose, position):
+            self.given.append(probs.clone())
+            return int(probs.argmax())
+
+    draws = Recorder()
+    model = ours(reference_model(2, sharpness=2.0), dtype=torch.bfloat16)
+    (draft,) = ModelDrafter(model).propose([Context(0, [3, 1], Sampling(0.9), draws)], [5])
+    assert torch.equal(torch.stack(draws.given), draft.probs)
+    assert draft.probs.dtype == torch.float32
+    assert float((draft.probs.sum(-1) - 1).abs().max()) < 1e-6
+
+
 @pytest.mark.parametrize("proposal", ["sampled", "greedy"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_deterministic_proposal_comes_without_a_soft_q(model, proposal, temperature):
