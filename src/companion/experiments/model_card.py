@@ -65,8 +65,8 @@ Recipe: `companion.training.draft.train_draft` with its defaults, {steps} steps;
 LIMITS = """
 ## Limits
 
-It knows this corpus and nothing else: other questions get fluent nonsense. Numbers with more digits, longer lists and
-unseen wordings are measured above, and are mostly beyond it. English only. No safety training: it cannot say much that
+It knows this corpus and nothing else: other questions get fluent nonsense. The rows *longer* and *wording* show what one
+digit more, one item more and an unseen phrasing do to it. English only. No safety training: it cannot say much that
 is harmful, and nothing keeps it from it.
 
 ## Licence
@@ -130,7 +130,9 @@ def _measured(evaluation: TargetEvaluation) -> str:
             f"| {e.domain} | {e.mode} | {e.phase} | {e.tokens} | {e.mean:.3f} | {shares} | {e.maximum:.2f} |\n"
         )
     missed = [b.name for b in evaluation.bars if b.verdict == "fails"]
-    lines.append("\nBars missed: " + ("none" if not missed else "; ".join(missed)) + ".\n")
+    lines.append(
+        f"\nBars missed at this sample size: {'; '.join(missed) or 'none'}. The intervals say how sure that is.\n"
+    )
     return "".join(lines)
 
 
