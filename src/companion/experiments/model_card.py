@@ -65,8 +65,8 @@ Recipe: `companion.training.draft.train_draft` with its defaults, {steps} steps;
 LIMITS = """
 ## Limits
 
-It knows this corpus and nothing else: other questions get fluent nonsense. The rows *longer* and *wording* show what one
-digit more, one item more and an unseen phrasing do to it. English only. No safety training: it cannot say much that
+It knows this corpus and nothing else: other questions get fluent nonsense. The rows *longer* and *wording* show what
+one digit more, one item more and an unseen phrasing do to it. English only. No safety training: it cannot say much that
 is harmful, and nothing keeps it from it.
 
 ## Licence
