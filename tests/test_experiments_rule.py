@@ -120,7 +120,18 @@ def test_which_step_pairs_rows_within_a_response(rows):
     before, after = [1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 1.0, 0.2]
     assert found["autocorrelation"] == pytest.approx(np.corrcoef(before, after)[0, 1])
     assert found["broken"] == pytest.approx(2 / 4)  # rows of mode 1.0 and 0.9 after rows of one nat
+    assert found["broken_by_tenth"] == pytest.approx(2 / 4)
     assert found["broken_own"] == 0.0
+    assert found["cut"] == pytest.approx(2 / 4)
+    assert found["unfounded"] == 1.0
+
+
+def test_which_step_counts_cuts_that_the_judged_row_did_not_deserve(rows):
+    rows["ceiling"] = [0.5, 1.0, 0.5, 0.5, 0.9, 0.9]
+    found = entropy_ceiling.which_step(rows)
+    assert found["cut"] == pytest.approx(2 / 4)  # after the first row of each response
+    assert found["unfounded"] == pytest.approx(1 / 2)  # modes 1.0 and 0.5 were judged there
+    assert np.isnan(entropy_ceiling.which_step(rows.assign(ceiling=1.0))["unfounded"])  # no cut, no share
 
 
 def test_what_is_certified_shares_sum_to_one(rows):

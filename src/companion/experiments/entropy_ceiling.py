@@ -140,7 +140,9 @@ def which_step(rows: pd.DataFrame, served: str = "T=1") -> dict[str, float]:
     """Question 4, which step: the newest row known at drafting time is the one before. How good is it as a forecast?
 
     ``autocorrelation`` of H at lag 1 within responses; ``broken``, how often the true largest mass exceeds the ceiling
-    of the row before; ``broken_own``, the same with the row's own ceiling (never, or the theorem is wrong).
+    of the row before, and ``broken_by_tenth``, by more than 0.1; ``broken_own``, the same with the row's own ceiling
+    (never, or the theorem is wrong). ``cut``, how often the i.i.d. planner answers less than full depth for the ceiling
+    of the row before, and ``unfounded``, in how many of these it would have kept full depth for the true largest mass.
     """
     ordered = rows[rows["served"] == served].sort_values(["response", "step"])
     previous = ordered.groupby("response")[["entropy", "ceiling"]].shift(1)
@@ -148,11 +150,17 @@ def which_step(rows: pd.DataFrame, served: str = "T=1") -> dict[str, float]:
     pairs = ordered[known]
     if len(pairs) < 2:
         raise ValueError("a forecast needs two rows of one response; sample longer responses")
+    before = previous.loc[known, "ceiling"]
+    cut = plan_depths(before) < 7
+    kept = plan_depths(pairs["max_p"]) == 7
     return {
         "pairs": float(len(pairs)),
         "autocorrelation": float(np.corrcoef(pairs["entropy"], previous.loc[known, "entropy"])[0, 1]),
-        "broken": float((pairs["max_p"] > previous.loc[known, "ceiling"] + 1e-9).mean()),
+        "broken": float((pairs["max_p"] > before + 1e-9).mean()),
+        "broken_by_tenth": float((pairs["max_p"] > before + 0.1).mean()),
         "broken_own": float((pairs["max_p"] > pairs["ceiling"] + 1e-9).mean()),
+        "cut": float(cut.mean()),
+        "unfounded": float((cut & kept).sum() / cut.sum()) if cut.any() else float("nan"),
     }
 
 
