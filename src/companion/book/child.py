@@ -24,7 +24,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # nbclient takes over while a kernel runs, and ends it
     order = json.load(sys.stdin)
     import papermill
-    import tqdm.auto  # noqa: F401 - read its environment now: only the kernel's bars are to be off
+    import tqdm.auto  # noqa: F401 - reads its environment now: only the kernel's bars are to be off
+    from traitlets.config import Config
 
     os.environ.update(KERNEL)
     try:
@@ -36,6 +37,9 @@ def main() -> int:
             cwd=order["cwd"],
             execution_timeout=order["timeout"],
             progress_bar=order["progress"],
+            config=Config(
+                KernelManager={"transport": "ipc"}
+            ),  # two kernels that start together may pick the same TCP port
             extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # its warning about TCP is printed on every start
         )
     except papermill.PapermillExecutionError as error:
