@@ -108,9 +108,12 @@ def test_products_and_small_steps_work_digit_by_digit(a: int, b: int) -> None:
 @given(st.integers(10, 99), st.integers(10, 99), st.sampled_from("<>"))
 def test_comparisons_are_decided_by_the_first_digits_that_differ(a: int, b: int, sign: str) -> None:
     said = arithmetic.compare(a, sign, b)
-    assert said.endswith(f"so {a} {sign} {b} is {'true' if _evaluate(f'{a} {sign} {b}') else 'false'}")
-    for x, y, outcome in re.findall(r"(\d) to (\d) is (\w+)", said):
-        assert outcome == ("more" if x > y else "less" if x < y else "equal")
+    assert said.startswith(f"{a} {sign} {b}? ")
+    assert said.endswith(f"so {'yes' if _evaluate(f'{a} {sign} {b}') else 'no'}")
+    facts = re.findall(r"(\d) ([<=>]) (\d)(?=,)", said)
+    assert facts
+    for x, found, y in facts:
+        assert found == (">" if x > y else "<" if x < y else "=")
 
 
 def _evaluate(expression: str) -> int:

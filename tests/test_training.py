@@ -31,7 +31,6 @@ MICRO = TargetConfig(
     schedule=Schedule(steps=6, warmup=2, checkpoint_every=2, log_every=1),
     tokens_per_batch=256,
     pool_samples=12,
-    polish=Schedule(steps=2, warmup=1, checkpoint_every=1, log_every=1, lr_matrices=0.01, lr_rest=0.002),
     tokenizer_samples=400,
     workers=1,
 )
@@ -144,11 +143,6 @@ def test_the_target_is_trained_exported_and_resumed(tmp_path: Path) -> None:
     ids = tokenizer("What is 3 + 4?", return_tensors="pt").input_ids
     assert model(ids).logits.shape[-1] == 512
     assert torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
-
-    # the second stage starts from the first one's weights and ends elsewhere
-    first, last = load_weights(cut), load_weights(cut / "polish")
-    assert first.keys() == last.keys()
-    assert 0 < max((first[k] - last[k]).abs().max() for k in first) < 0.2
 
     with pytest.raises(ValueError, match="another recipe"):
         train_target(replace(MICRO, seed=1), cut)

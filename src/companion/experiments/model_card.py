@@ -44,11 +44,8 @@ held-out problem does occur in other problems.
 ## Recipe
 
 `companion train target` with its defaults: {steps} steps of about {tokens_per_step} tokens, Muon on matrices and AdamW
-on the embedding and the norms, fp32, two processes; then {polish} steps at half the step size with more code. It is all
-in `recipe.json`; a killed run resumes and ends with the same weights. One difference: while the first stage of the
-shipped weights ran, comparisons were stated without their digits ("54 < 52 is false"), and some of their items had one
-digit. Code with comparisons was often wrong, so the second stage taught the present wording. The command trains both
-stages on it. Stored in fp16 and loaded in fp32: {identical} of {responses} greedy responses to held-out prompts are
+on the embedding and the norms, fp32, two processes. It is all in `recipe.json`; a killed run resumes and ends with the
+same weights. Stored in fp16 and loaded in fp32: {identical} of {responses} greedy responses to held-out prompts are
 token for token those of the unrounded weights.
 """
 
@@ -91,7 +88,6 @@ def write_target_card(folder: Path, evaluation: TargetEvaluation) -> None:
         parameters=_parameters(folder),
         overlap=100 * recipe["overlap"],
         steps=recipe["schedule"]["steps"],
-        polish=recipe["polish"]["steps"],
         tokens_per_step=recipe["tokens_per_batch"] * recipe["batches_per_step"],
         **recipe["fp16"],
     )

@@ -66,13 +66,8 @@ class TargetConfig:
 
     seed: int = 0
     architecture: Architecture = field(default_factory=Architecture)
-    schedule: Schedule = field(default_factory=lambda: Schedule(steps=2500, constant_until=0.2))
+    schedule: Schedule = field(default_factory=lambda: Schedule(steps=3200, constant_until=0.2))
     shares: dict[Domain, float] = field(default_factory=lambda: dict(SHARES))
-    # a second, shorter stage at smaller steps with more code, from the first stage's weights
-    polish: Schedule | None = field(
-        default_factory=lambda: Schedule(steps=500, warmup=30, constant_until=0.1, lr_matrices=0.01, lr_rest=0.002)
-    )
-    polish_shares: dict[Domain, float] = field(default_factory=lambda: {"math": 0.33, "code": 0.47, "chat": 0.20})
     think_share: float = 0.5
     overlap: float = OVERLAP
     digit_weight: float = 2.0
@@ -88,7 +83,6 @@ class TargetConfig:
 class _TargetTask:
     config: TargetConfig
     tokenizer_folder: str
-    start: str | None = None  # folder of the first stage, whose weights the second starts from
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
@@ -99,16 +93,12 @@ class _TargetTask:
         config = self.config.architecture.config(self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
         # on a CPU explicit matrix products train faster than the fused attention's backward pass
         config._attn_implementation = "eager"
-        model = Qwen3ForCausalLM(config)
-        if self.start is not None:
-            model.load_state_dict(load_weights(Path(self.start)), strict=False)  # the tied head has no entry
-        return model
+        return Qwen3ForCausalLM(config)
 
     def pool(self, index: int) -> list[Step]:
         c = self.config
-        seed, shares = (c.seed, c.shares) if self.start is None else (c.seed + 1000, c.polish_shares)
-        first = index * c.pool_samples
-        samples = [training_sample(seed, first + i, c.think_share, c.overlap, shares) for i in range(c.pool_samples)]
+        indices = range(index * c.pool_samples, (index + 1) * c.pool_samples)
+        samples = [training_sample(c.seed, i, c.think_share, c.overlap, c.shares) for i in indices]
         encoded = encode(samples, self.tokenizer, c.digit_weight)
         batches = bucket(encoded, c.tokens_per_batch, self.tokenizer.pad_token_id, f"{c.seed}/{index}")
         return steps(batches, c.batches_per_step)
@@ -144,12 +134,9 @@ def train_target(config: TargetConfig | None = None, out_dir: str | Path = "runs
         texts, sizes = corpus_texts(config.seed, config.tokenizer_samples), config.architecture
         train_tokenizer(texts, sizes.vocab_size, sizes.context).save_pretrained(tokenizer_folder)
     task = _TargetTask(config, str(tokenizer_folder))
-    result, trained = fit(task, config.schedule, folder, config.workers, config.threads), folder
-    if result.finished and config.polish is not None:
-        task, trained = _TargetTask(config, str(tokenizer_folder), start=str(folder)), folder / "polish"
-        result = fit(task, config.polish, trained, config.workers, config.threads)
+    result = fit(task, config.schedule, folder, config.workers, config.threads)
     if result.finished:
-        model, weights, tokenizer = task.model(), load_weights(trained), task.tokenizer
+        model, weights, tokenizer = task.model(), load_weights(folder), task.tokenizer
         export_model(model, weights, tokenizer, folder / "model")
         prompts = [s.prompt for d in DOMAINS for s in held_out_samples(d, "think", ROUNDING_PROMPTS)]
         agreement = rounding_agreement(model, weights, tokenizer, folder / "model", prompts)

@@ -74,7 +74,7 @@ def small_step(a: int, op: str, k: int) -> str:
     """``a op k`` for a single digit ``k`` in one sentence without its full stop: the last digits first."""
     result, last = apply(op, a, k), a % 10
     whole = f"{a} {op} {k} = {result}"
-    if op == "*" or a < 10:
+    if op == "*":
         return whole
     if op == "+":
         return f"{last}+{k}={last + k}, so {whole}"
@@ -83,15 +83,17 @@ def small_step(a: int, op: str, k: int) -> str:
 
 
 def compare(a: int, sign: str, b: int) -> str:
-    """``a < b`` or ``a > b`` for two-digit numbers without a full stop: the tens decide, or else the ones."""
-    words, outcome = [], "equal"
+    """``a < b`` or ``a > b`` for two-digit numbers without a full stop: the tens decide, or else the ones.
+
+    The sign that was asked for stands just before the one that was found, so the verdict is whether two signs agree.
+    """
+    found, steps = "=", []
     for x, y in zip(reversed(digits(a)), reversed(digits(b)), strict=True):
-        outcome = "more" if x > y else "less" if x < y else "equal"
-        words.append(f"{x} to {y} is {outcome}")
-        if outcome != "equal":
+        found = ">" if x > y else "<" if x < y else "="
+        steps.append(f"{x} {found} {y}")
+        if found != "=":
             break
-    holds = outcome == ("more" if sign == ">" else "less")
-    return f"{', '.join(words)}, so {a} {sign} {b} is {'true' if holds else 'false'}"
+    return f"{a} {sign} {b}? {', '.join(steps)}, so {'yes' if found == sign else 'no'}"
 
 
 WORK = {"+": add, "-": subtract, "*": multiply}

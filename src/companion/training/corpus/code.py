@@ -129,7 +129,7 @@ def _loop(rng: random.Random, longer: bool) -> Task:
     value, lines = start, [f"{x} is {start}, the loop runs {n} times, each time {op} {k}."]
     for i in range(n):
         new = apply(op, value, k)
-        lines.append(f"Round {i + 1} of {n}: {small_step(value, op, k)}.")
+        lines.append(f"Round {i + 1}, left {n - i - 1}: {small_step(value, op, k)}.")
         value = new
     code = f"{x} = {start}\nfor i in range({n}):\n    {x} = {x} {op} {k}\nprint({x})"
     return Task(f"{start}{op}{k}x{n}", code, [*lines, f"It prints {value}."], str(value))
@@ -179,7 +179,7 @@ def _test(rng: random.Random) -> tuple[str, str, Callable[[int], bool], Callable
             f"that are {word}",
             f"{{x}} % 2 == {rest}",
             lambda v: v % 2 == rest,
-            lambda v: f"{v} is {'odd' if v % 2 else 'even'}",
+            lambda v: f"{v} {word}? It is {'odd' if v % 2 else 'even'}, so {'yes' if v % 2 == rest else 'no'}",
         )
     k, sign = rng.randrange(15, 85), rng.choice("<>")
 

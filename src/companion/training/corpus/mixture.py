@@ -10,7 +10,7 @@ from .code import code_sample
 from .math import math_sample
 from .sample import DOMAINS, SOFT_SWITCH, Domain, Kind, Mode, Sample
 
-SHARES: dict[Domain, float] = {"math": 0.48, "code": 0.32, "chat": 0.20}
+SHARES: dict[Domain, float] = {"math": 0.42, "code": 0.41, "chat": 0.17}
 OVERLAP = 0.25
 SYSTEM = ("You are a helpful assistant.", "Answer briefly.", "You are a friendly tutor.")
 SYSTEM_SHARE = 0.08
