@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from companion.experiments import evaluate_target as experiment
+from companion.experiments.bars import verdict
 from companion.experiments.model_card import write_target_card
-from companion.experiments.target_report import Proportion, bars, cells, entropies, newcombe, verdict
+from companion.experiments.target_report import Proportion, bars, cells, entropies, newcombe
 from companion.experiments.target_rows import Response, append, load_rows
 from companion.training.corpus import DOMAINS, MODES, Domain, Mode
 
@@ -147,7 +148,7 @@ def test_a_killed_evaluation_ends_with_the_same_numbers(
     folder, result = evaluated
     rows = (folder / "rows.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "rows.jsonl").write_text("".join(rows[:-7]) + rows[-7][:30])
-    again = experiment.run(SMALL, None, tmp_path / "rows.jsonl")
+    again = experiment.run(SMALL, None, tmp_path / "rows.jsonl", workers=2)
     assert (tmp_path / "rows.jsonl").read_text() == "".join(rows)
     assert again.cells == result.cells
     assert again.bars == result.bars

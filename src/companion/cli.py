@@ -16,6 +16,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+EXIT = {"holds": 0, "fails": 1, "inconclusive": 3}
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 train = typer.Typer(no_args_is_help=True, help="Train the embedded models.")
 evaluate = typer.Typer(no_args_is_help=True, help="Measure a model against its bars.")
@@ -204,8 +206,7 @@ def train_target(
     workers: Annotated[int, typer.Option(help="Training processes.")] = 2,
     threads: Annotated[int, typer.Option(help="CPU threads of each.")] = 1,
 ) -> None:
-    """Train tiny-qwen3 from nothing; the defaults are the recipe of the shipped weights. Resumes what it finds "
-    "in --out."""
+    """Train tiny-qwen3 from nothing; the defaults are the recipe of the shipped weights. Resumes what is in --out."""
     from dataclasses import replace
 
     from companion.training.target import TargetConfig, train_target
@@ -226,7 +227,7 @@ def train_draft(
     seed: Annotated[int, typer.Option(help="Seed of the prompts and the initial weights.")] = 1,
     steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: the shipped model's.")] = None,
 ) -> None:
-    """Train the draft model on the target's own output. Resumes what it finds in --out."""
+    """Train the draft model on the target's own output. Resumes what is in --out."""
     from dataclasses import replace
 
     from companion.training.draft import DraftConfig, train_draft
@@ -253,20 +254,45 @@ def evaluate_target(
     device: Device = "cpu",
     output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
     rows: Annotated[Path | None, typer.Option(help="One line per response; a killed run goes on from it.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes; they change no number.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Does it reason: right answers, format and entropy, each bar with its 95 % interval. Exit 0, 1 or 3."""
     from companion.experiments import evaluate_target as experiment
 
     config = experiment.Config(target=target, samples=samples, other_samples=other_samples, seed=seed, device=device)
-    result = experiment.run(config, output, rows)
+    result = experiment.run(config, output, rows, workers)
     if as_json:
         _print_json(result.model_dump(mode="json"))
     else:
-        for bar in result.bars:
-            value = "no data" if bar.value is None else f"{bar.value:.3f} [{bar.low:.3f}, {bar.high:.3f}]"
-            sys.stdout.write(f"{bar.name:64s} at least {bar.threshold:.3f}: {value}  {bar.verdict}\n")
-    raise typer.Exit({"holds": 0, "fails": 1, "inconclusive": 3}[result.verdict])
+        experiment.show(result)
+    raise typer.Exit(EXIT[result.verdict])
+
+
+@evaluate.command("drafter")
+def evaluate_drafter(
+    drafter: DrafterName = "draft",
+    target: TargetName = "tiny-qwen3",
+    depth: Annotated[int, typer.Option(help="Tokens drafted per round.")] = 5,
+    prompts: Annotated[int, typer.Option(help="Held-out prompts per domain and mode.")] = 60,
+    at_least: Annotated[float, typer.Option(help="Demanded tau with thinking off, all domains together.")] = 2.5,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Accepted length by domain, mode and phase, sampled and greedy, with 95 % intervals. Exit 0, 1 or 3."""
+    from companion.experiments import evaluate_drafter as experiment
+
+    config = experiment.Config(
+        target=target, drafter=drafter, depth=depth, prompts=prompts, at_least=at_least, seed=seed, device=device
+    )
+    result = experiment.run(config, output)
+    if as_json:
+        _print_json(result.model_dump(mode="json"))
+    else:
+        experiment.show(result)
+    raise typer.Exit(EXIT[result.verdict])
 
 
 @bench.command("decode")

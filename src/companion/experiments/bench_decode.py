@@ -23,7 +23,7 @@ from tqdm import tqdm
 import companion
 from companion.engine.generate import GenerationResult
 from companion.engine.load import TextTarget, find_model
-from companion.engine.target import single
+from companion.experiments.forward_cost import WIDTHS, forward_times
 from companion.metrics import committed_per_round
 from companion.provenance import collect, write_json
 from companion.training.corpus import DOMAINS, held_out_samples
@@ -36,7 +36,6 @@ METHODS = (
     "transformers-lookup",
     "transformers-assisted",
 )
-WIDTHS = (1, 2, 4, 8, 16, 32)
 
 
 class Config(BaseModel):
@@ -195,8 +194,7 @@ def _decoder(method: str, target: TextTarget, config: Config) -> Decoder:
 
 
 def _transformers(method: str, config: Config) -> Decoder:
-    """transformers' own generate: plain, prompt lookup, or assisted by the same draft model at the same "
-    "constant depth."""
+    """transformers' own generate: plain, prompt lookup, or assisted by the same draft model at a constant depth."""
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils.logging import disable_progress_bar
 
@@ -234,22 +232,8 @@ def _transformers(method: str, config: Config) -> Decoder:
 
 def _forwards(target: TextTarget, config: Config, repeats: int = 60) -> list[Forward]:
     """Median time of one forward of 1, 2, 4, ... tokens behind a cache of ``context`` tokens."""
-    cache = target.new_cache(1, config.context + max(WIDTHS))
-    tokens = torch.arange(config.context + max(WIDTHS)).remainder(target.usable_vocab).tolist()
-    target.forward(single(tokens[: config.context], slot=0, cached=0, device=target.device), cache)
-    medians = {}
-    for width in WIDTHS:
-        batch = single(tokens[:width], slot=0, cached=config.context, device=target.device)
-        times = []
-        for _ in range(repeats):
-            started = time.perf_counter()
-            target.forward(batch, cache)
-            if target.device.type == "cuda":
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - started)
-            cache.rollback(0, config.context)
-        medians[width] = statistics.median(times) * 1e3
-    return [Forward(tokens=w, milliseconds=ms, over_one=ms / medians[1]) for w, ms in medians.items()]
+    medians = forward_times(target, WIDTHS, context=config.context, repeats=repeats)["median"] / 1e3
+    return [Forward(tokens=w, milliseconds=medians[w], over_one=medians[w] / medians[1]) for w in WIDTHS]
 
 
 def _floor(target: TextTarget, milliseconds: float, repeats: int = 30) -> Floor:

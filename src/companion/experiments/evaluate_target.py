@@ -5,27 +5,28 @@ Every response is one row of a file that a killed run goes on from; all numbers 
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import torch
 from pydantic import BaseModel
 from tqdm import tqdm
 
 import companion
 from companion.engine.generate import GenerationResult
-from companion.engine.load import TextTarget, data_folder
-from companion.experiments.target_report import (
-    Bar,
-    Cell,
-    EntropySummary,
-    bars,
-    cells,
-    entropies,
-    verdict,
-)
+from companion.engine.load import TextTarget
+from companion.experiments.bars import Bar, Verdict, verdict
+from companion.experiments.target_report import Cell, EntropySummary, bars, cells, entropies
 from companion.experiments.target_rows import Response, append, load_rows
 from companion.provenance import collect, write_json
-from companion.training.corpus import DOMAINS, KINDS, MODES, Domain, Kind, Mode, held_out_samples, is_right
+from companion.training.corpus import DOMAINS, KINDS, MODES, Domain, Kind, Mode, Sample, held_out_samples, is_right
+
+WorkCell = tuple[float, Domain, Mode, Kind]
 
 
 class Config(BaseModel):
@@ -44,7 +45,7 @@ class Config(BaseModel):
 
 class TargetEvaluation(BaseModel):
     config: Config
-    verdict: Literal["holds", "fails", "inconclusive"]
+    verdict: Verdict
     bars: list[Bar]
     cells: list[Cell]
     entropy: list[EntropySummary]
@@ -52,48 +53,36 @@ class TargetEvaluation(BaseModel):
 
 
 def run(
-    config: Config | None = None,
-    output: Path | None = None,
-    rows: Path | None = None,
+    config: Config | None = None, output: Path | None = None, rows: Path | None = None, workers: int = 1
 ) -> TargetEvaluation:
     """Sample, check and summarise; ``output`` (JSON) is written only when all is there.
 
-    ``rows`` (default: beside ``output``, in ``runs/``) collects one line per response; a run that is killed goes on
-    from it and ends with the same numbers. Raises ValueError when ``rows`` belongs to other weights or settings.
+    ``rows`` (default: in ``runs/``) collects one line per response; a run that is killed goes on from it and ends with
+    the same numbers, whatever the number of worker processes. Raises ValueError when ``rows`` belongs to other weights
+    or settings.
     """
     config = config or Config()
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
     target = companion.load_target(config.target, device=config.device)
     path = rows or Path("runs") / "evaluate_target" / f"{target.name}.jsonl"
     header = {"config": config.model_dump(mode="json"), "weights": target.source["weights_sha256"]}
     done = load_rows(path, header)
     work = _plan(config)
-    bar = tqdm(total=sum(n for *_, n in work), initial=len(done), desc="evaluate target", unit="response", disable=None)
-    prompts: list[str] = []
-    for temperature, domain, mode, kind, count in work:
-        samples = held_out_samples(domain, mode, count, config.seed, kind)
-        prompts += [s.prompt for s in samples]
-        have = {r.index for r in done if r.cell == (temperature, domain, mode, kind)}
-        missing = [i for i in range(count) if i not in have]
-        for start in range(0, len(missing), 4 * config.max_batch):
-            chunk = missing[start : start + 4 * config.max_batch]
-            results = companion.generate(
-                target,
-                None,
-                [samples[i].prompt for i in chunk],
-                temperature=temperature,
-                seed=config.seed,
-                max_new_tokens=config.max_new_tokens,
-                max_batch=config.max_batch,
-                thinking=mode == "think",
-            )
-            made = [
-                _response(target, r, i, temperature, kind, mode, domain, samples[i].family, samples[i].final)
-                for i, r in zip(chunk, results, strict=True)
-            ]
+    chunks = _missing(config, done)
+    total = sum(n for *_, n in work)
+    bar = tqdm(total=total, initial=len(done), desc="evaluate target", unit="response", disable=None)
+    with ExitStack() as stack:
+        answers: Iterable[list[Response]] = map(partial(_answer, config), chunks)
+        if workers > 1 and chunks:
+            pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(workers, _start_worker))
+            answers = pool.imap(partial(_answer, config), chunks)
+        for made in answers:
             append(path, made)
             done += made
             bar.update(len(made))
     bar.close()
+    prompts = [s.prompt for _, domain, mode, kind, n in work for s in _samples(domain, mode, n, config.seed, kind)]
     found = bars(done, config.samples)
     result = TargetEvaluation(
         config=config,
@@ -150,11 +139,6 @@ def show(result: TargetEvaluation) -> None:
     console.print(f"verdict: {result.verdict}")
 
 
-def default_output() -> Path:
-    """Where the full evaluation of the embedded target is stored."""
-    return data_folder() / "results" / "evaluate_target.json"
-
-
 def _plan(config: Config) -> list[tuple[float, Domain, Mode, Kind, int]]:
     """Cells to sample; the unseen kinds at the first temperature only."""
     work: list[tuple[float, Domain, Mode, Kind, int]] = [
@@ -165,6 +149,56 @@ def _plan(config: Config) -> list[tuple[float, Domain, Mode, Kind, int]]:
             if not (d == "chat" and kind == "longer"):
                 work += [(config.temperatures[0], d, m, kind, config.other_samples) for m in MODES]
     return work
+
+
+def _missing(config: Config, done: list[Response]) -> list[tuple[WorkCell, list[int]]]:
+    """What has no row yet, in chunks of a few batches."""
+    have = {(r.cell, r.index) for r in done}
+    chunks: list[tuple[WorkCell, list[int]]] = []
+    size = 4 * config.max_batch
+    for temperature, domain, mode, kind, count in _plan(config):
+        cell = (temperature, domain, mode, kind)
+        missing = [i for i in range(count) if (cell, i) not in have]
+        chunks += [(cell, missing[start : start + size]) for start in range(0, len(missing), size)]
+    return chunks
+
+
+def _answer(config: Config, chunk: tuple[WorkCell, list[int]]) -> list[Response]:
+    """The rows of one chunk; runs in a worker process, or in this one."""
+    (temperature, domain, mode, kind), indices = chunk
+    target = _load(config.target, config.device)
+    count = config.samples if kind == "standard" else config.other_samples
+    samples = _samples(domain, mode, count, config.seed, kind)
+    results = companion.generate(
+        target,
+        None,
+        [samples[i].prompt for i in indices],
+        temperature=temperature,
+        seed=config.seed,
+        max_new_tokens=config.max_new_tokens,
+        max_batch=config.max_batch,
+        thinking=mode == "think",
+    )
+    return [
+        _response(target, r, i, temperature, kind, mode, domain, samples[i].family, samples[i].final)
+        for i, r in zip(indices, results, strict=True)
+    ]
+
+
+@cache
+def _load(name: str, device: str) -> TextTarget:
+    return companion.load_target(name, device=device)
+
+
+@cache
+def _samples(domain: Domain, mode: Mode, count: int, seed: int, kind: Kind) -> list[Sample]:
+    return held_out_samples(domain, mode, count, seed, kind)
+
+
+def _start_worker() -> None:
+    """One thread each, and an interrupt is the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
 
 
 def _response(

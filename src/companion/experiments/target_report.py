@@ -10,11 +10,11 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel
 
+from companion.experiments.bars import Bar, judge
 from companion.experiments.target_rows import Response
 from companion.metrics import wilson
 from companion.training.corpus import DOMAINS, MODES, Domain, Kind, Mode
 
-Verdict = Literal["holds", "fails", "inconclusive"]
 LONG_SPAN = 100  # tokens
 
 
@@ -37,18 +37,6 @@ class Proportion(BaseModel):
         if self.value is None:
             return "no data"
         return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}] ({self.hits}/{self.trials})"  # type: ignore[operator]
-
-
-class Bar(BaseModel):
-    """A demand on the target: ``value`` must reach ``threshold``; ``low`` and ``high`` are the 95 % interval."""
-
-    name: str
-    threshold: float
-    value: float | None
-    low: float | None
-    high: float | None
-    trials: int
-    verdict: Verdict
 
 
 class Cell(BaseModel):
@@ -120,7 +108,7 @@ def bars(rows: Sequence[Response], wanted: int) -> list[Bar]:
 
     def share(name: str, threshold: float, group: list[Response], hit: Callable[[Response], bool]) -> Bar:
         p = Proportion.of([hit(r) for r in group])
-        return _bar(name, threshold, p.value, p.low, p.high, p.trials, p.trials >= wanted)
+        return judge(name, threshold, p.value, p.low, p.high, p.trials, p.trials >= wanted)
 
     found = [
         share("right, math, thinking, T 0.7", 0.92, pick(0.7, "math", "think"), lambda r: bool(r.right)),
@@ -130,7 +118,7 @@ def bars(rows: Sequence[Response], wanted: int) -> list[Bar]:
     a, b = Proportion.of([bool(r.right) for r in on]), Proportion.of([bool(r.right) for r in off])
     gain, low, high = newcombe(a, b)
     enough = min(a.trials, b.trials) >= wanted
-    found.append(_bar("thinking pays, math, T 0.7", 0.25, gain, low, high, min(a.trials, b.trials), enough))
+    found.append(judge("thinking pays, math, T 0.7", 0.25, gain, low, high, min(a.trials, b.trials), enough))
     for temperature, threshold in ((0.7, 0.99), (1.0, 0.985)):
         for domain in DOMAINS:
             for mode in MODES:
@@ -142,15 +130,6 @@ def bars(rows: Sequence[Response], wanted: int) -> list[Bar]:
     return found
 
 
-def _bar(
-    name: str, threshold: float, value: float | None, low: float | None, high: float | None, trials: int, enough: bool
-) -> Bar:
-    judged: Verdict = "inconclusive"
-    if value is not None and trials and enough:
-        judged = "holds" if value >= threshold else "fails"
-    return Bar(name=name, threshold=threshold, value=value, low=low, high=high, trials=trials, verdict=judged)
-
-
 def newcombe(a: Proportion, b: Proportion) -> tuple[float | None, float | None, float | None]:
     """a - b with Newcombe's 95 % interval (method 10: the two Wilson intervals combined)."""
     if a.value is None or b.value is None:
@@ -159,12 +138,6 @@ def newcombe(a: Proportion, b: Proportion) -> tuple[float | None, float | None, 
     gain = a.value - b.value
     low = gain - math.hypot(a.value - a_low, b_high - b.value)
     return gain, low, gain + math.hypot(a_high - a.value, b.value - b_low)
-
-
-def verdict(found: Sequence[Bar]) -> Verdict:
-    """``fails`` if any bar fails, else ``inconclusive`` if any is, else ``holds``."""
-    kinds = {b.verdict for b in found}
-    return "fails" if "fails" in kinds else "inconclusive" if "inconclusive" in kinds or not kinds else "holds"
 
 
 def entropies(rows: Sequence[Response]) -> list[EntropySummary]:

@@ -1,0 +1,44 @@
+"""A demand on a measured value, and when it holds: too little data is inconclusive, never a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel
+
+Verdict = Literal["holds", "fails", "inconclusive"]
+
+
+class Bar(BaseModel):
+    """``value`` must reach ``threshold``; ``low`` and ``high`` are its 95 % interval, ``trials`` what it rests on."""
+
+    name: str
+    threshold: float
+    value: float | None
+    low: float | None
+    high: float | None
+    trials: int
+    verdict: Verdict
+
+
+def judge(
+    name: str,
+    threshold: float,
+    value: float | None,
+    low: float | None,
+    high: float | None,
+    trials: int,
+    enough: bool = True,
+) -> Bar:
+    """The bar with its verdict: ``inconclusive`` without a value, without trials, or where they are not ``enough``."""
+    judged: Verdict = "inconclusive"
+    if value is not None and trials and enough:
+        judged = "holds" if value >= threshold else "fails"
+    return Bar(name=name, threshold=threshold, value=value, low=low, high=high, trials=trials, verdict=judged)
+
+
+def verdict(found: Sequence[Bar]) -> Verdict:
+    """``fails`` if any bar fails, else ``inconclusive`` if any is or there is none, else ``holds``."""
+    kinds = {b.verdict for b in found}
+    return "fails" if "fails" in kinds else "inconclusive" if "inconclusive" in kinds or not kinds else "holds"
