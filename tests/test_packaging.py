@@ -20,7 +20,7 @@ KERNELS = ROOT / "kernels" / "companion_kernels"
 # of the package states its floor here.
 FLOORS = {
     1: "protocols arrays acceptance accepted_length calibration ceiling costs kernels metrics planning propositions "
-    "provenance rounds",
+    "parallel provenance rounds",
     2: "engine phase scheduling",
     3: "drafters __init__",
     4: "book experiments figures figures_acceptance figures_bench figures_ceiling highlight serving tables training",

@@ -231,8 +231,9 @@ def train_draft(
     from dataclasses import replace
 
     from companion.training.draft import DraftConfig, train_draft
+    from companion.training.regenerate import Regeneration
 
-    config = DraftConfig(target=target, seed=seed)
+    config = DraftConfig(seed=seed, traces=Regeneration(target=target, seed=seed))
     if steps is not None:
         config = replace(config, schedule=replace(config.schedule, steps=steps))
     _finish(train_draft(config, out).finished, out)

@@ -5,15 +5,10 @@ Every response is one row of a file that a killed run goes on from; all numbers 
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-from collections.abc import Iterable
-from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import BaseModel
 from tqdm import tqdm
 
@@ -23,6 +18,7 @@ from companion.engine.load import TextTarget
 from companion.experiments.bars import Bar, Verdict, verdict
 from companion.experiments.target_report import Cell, EntropySummary, bars, cells, entropies
 from companion.experiments.target_rows import Response, append, load_rows
+from companion.parallel import ordered_map
 from companion.provenance import collect, write_json
 from companion.training.corpus import DOMAINS, KINDS, MODES, Domain, Kind, Mode, Sample, held_out_samples, is_right
 
@@ -62,25 +58,17 @@ def run(
     or settings.
     """
     config = config or Config()
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
     target = companion.load_target(config.target, device=config.device)
     path = rows or Path("runs") / "evaluate_target" / f"{target.name}.jsonl"
     header = {"config": config.model_dump(mode="json"), "weights": target.source["weights_sha256"]}
     done = load_rows(path, header)
     work = _plan(config)
-    chunks = _missing(config, done)
     total = sum(n for *_, n in work)
     bar = tqdm(total=total, initial=len(done), desc="evaluate target", unit="response", disable=None)
-    with ExitStack() as stack:
-        answers: Iterable[list[Response]] = map(partial(_answer, config), chunks)
-        if workers > 1 and chunks:
-            pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(workers, _start_worker))
-            answers = pool.imap(partial(_answer, config), chunks)
-        for made in answers:
-            append(path, made)
-            done += made
-            bar.update(len(made))
+    for made in ordered_map(partial(_answer, config), _missing(config, done), workers):
+        append(path, made)
+        done += made
+        bar.update(len(made))
     bar.close()
     prompts = [s.prompt for _, domain, mode, kind, n in work for s in _samples(domain, mode, n, config.seed, kind)]
     found = bars(done, config.samples)
@@ -193,12 +181,6 @@ def _load(name: str, device: str) -> TextTarget:
 @cache
 def _samples(domain: Domain, mode: Mode, count: int, seed: int, kind: Kind) -> list[Sample]:
     return held_out_samples(domain, mode, count, seed, kind)
-
-
-def _start_worker() -> None:
-    """One thread each, and an interrupt is the parent's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
 
 
 def _response(

@@ -98,7 +98,9 @@ def write_target_card(folder: Path, evaluation: TargetEvaluation) -> None:
 def write_draft_card(folder: Path) -> None:
     """``README.md`` of the draft model in ``folder``, from its recipe."""
     recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
-    text = DRAFT.format(parameters=_parameters(folder), samples=recipe["samples"], steps=recipe["schedule"]["steps"])
+    text = DRAFT.format(
+        parameters=_parameters(folder), samples=recipe["traces"]["samples"], steps=recipe["schedule"]["steps"]
+    )
     licence = "\n## Licence\n\nApache-2.0, weights and code.\n"
     write_atomic(folder / "README.md", HEAD + text + licence + _hash(file_hash(folder / "model.safetensors")))
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,19 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
-from tqdm import tqdm
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from companion.engine.generate import generate
-from companion.engine.load import find_model, load_target
+from companion.engine.load import find_model
 from companion.provenance import write_json
 
 from .batches import Encoded, Step, bucket, steps
-from .corpus import training_sample
 from .export import export_model
 from .loop import Schedule, TrainResult, fit, load_weights
+from .regenerate import Regeneration, read_traces, regenerate
 from .target import Architecture, claim_folder
-from .tokenizer import render
 
 OUTPUT = "target_output.jsonl"
 
@@ -33,20 +28,15 @@ OUTPUT = "target_output.jsonl"
 class DraftConfig:
     """The recipe of the shipped draft model."""
 
-    target: str = "tiny-qwen3"
     seed: int = 1
     architecture: Architecture = field(
         default_factory=lambda: Architecture(hidden=128, layers=2, mlp=352, heads=4, kv_heads=2, head_dim=32)
     )
-    schedule: Schedule = field(default_factory=lambda: Schedule(steps=450, constant_until=0.3, warmup=20))
-    samples: int = 960  # responses of the target to training prompts
-    temperatures: tuple[float, ...] = (0.7, 1.0, 1.0)  # in turn
-    think_share: float = 0.5
+    schedule: Schedule = field(default_factory=lambda: Schedule(steps=1000, constant_until=0.3, warmup=20))
+    traces: Regeneration = field(default_factory=Regeneration)
     overlap_weight: float = 0.5  # of 1 - sum min(p, q), the rejection probability; the rest goes to KL(p || q)
     tokens_per_batch: int = 2048
     batches_per_step: int = 2
-    max_new_tokens: int = 600
-    max_batch: int = 96
     workers: int = 2
     threads: int = 1
 
@@ -69,9 +59,8 @@ class _DraftTask:
 
     @cached_property
     def encoded(self) -> list[Encoded]:
-        rows = [json.loads(line) for line in Path(self.output).read_text().splitlines()]
-        pairs = [(r["prompt"], r["response"]) for r in rows]
-        return [Encoded(p + r, [0.0] * len(p) + [1.0] * len(r)) for p, r in pairs]
+        traces = read_traces(Path(self.output))[: self.config.traces.samples]
+        return [Encoded(t.prompt + t.response, [0.0] * len(t.prompt) + [1.0] * len(t.response)) for t in traces]
 
     def model(self) -> Module:
         torch.manual_seed(self.config.seed)
@@ -124,65 +113,13 @@ def train_draft(config: DraftConfig | None = None, out_dir: str | Path = "runs/d
     Raises ValueError when ``out_dir`` holds a run of another recipe or the target has no weights.
     """
     config, folder = config or DraftConfig(), Path(out_dir)
-    model_folder = find_model(config.target)
+    model_folder = find_model(config.traces.target)
     folder.mkdir(parents=True, exist_ok=True)
     claim_folder(folder, asdict(config) | {"target_weights": model_folder.describe()["weights_sha256"]})
-    write_target_output(config, folder / OUTPUT)
+    regenerate(config.traces, folder / OUTPUT, config.workers)
     task = _DraftTask(config, str(model_folder.path), str(folder / OUTPUT))
     result = fit(task, config.schedule, folder, config.workers, config.threads)
     if result.finished:
         export_model(task.model(), load_weights(folder), task.tokenizer, folder / "model")
         write_json(folder / "model" / "recipe.json", asdict(config))
     return result
-
-
-def write_target_output(config: DraftConfig, path: Path) -> None:
-    """The target's responses to ``config.samples`` training prompts as JSON lines; appends to what is there."""
-    done = _whole_lines(path)
-    if done >= config.samples:
-        return
-    target = load_target(config.target)
-    before = torch.get_num_threads()
-    torch.set_num_threads(config.threads)
-    size = 3 * config.max_batch  # a batch for each temperature of the default
-    bar = tqdm(total=config.samples, initial=done, desc="target output", unit="response", disable=None)
-    for start in range(done, config.samples, size):
-        indices = range(start, min(start + size, config.samples))
-        prompts = [_prompt_ids(config, i, target) for i in indices]
-        rows: dict[int, list[int]] = {}
-        for t in sorted(set(config.temperatures)):
-            mine = [i for i in indices if config.temperatures[i % len(config.temperatures)] == t]
-            made = generate(
-                target,
-                None,
-                [prompts[i - start] for i in mine],
-                temperature=t,
-                seed=config.seed,
-                max_new_tokens=config.max_new_tokens,
-                max_batch=config.max_batch,
-            )
-            rows |= {i: r.tokens for i, r in zip(mine, made, strict=True)}
-        with path.open("a") as f:
-            for i in indices:
-                f.write(json.dumps({"prompt": prompts[i - start], "response": rows[i]}) + "\n")
-        bar.update(len(indices))
-    bar.close()
-    torch.set_num_threads(before)
-
-
-def _prompt_ids(config: DraftConfig, index: int, target: Any) -> list[int]:
-    sample = training_sample(config.seed, index, config.think_share)
-    return list(target.encode(render(replace(sample, thinking="", answer=""))[0]))
-
-
-def _whole_lines(path: Path) -> int:
-    """Number of complete lines; a line cut by a kill is dropped from the file."""
-    if not path.exists():
-        return 0
-    text = path.read_bytes()
-    whole = text[: text.rfind(b"\n") + 1]
-    if len(whole) < len(text):
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(whole)
-        os.replace(partial, path)
-    return whole.count(b"\n")
