@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from numbers import Integral
+from numbers import Integral, Number
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 from companion.engine.decode import Engine
@@ -102,10 +102,8 @@ def generate(
     """
     if (prompts is None) == (input_ids is None):
         raise ValueError("give either prompts or input_ids, one of the two")
-    given = prompts if input_ids is None else input_ids
-    given = given.tolist() if hasattr(given, "tolist") else given
-    many = not isinstance(given, str) and not (len(given) and isinstance(given[0], Integral))
-    engine = _submitted(target, drafter, given, **options)
+    listed, many = _listed(prompts if input_ids is None else input_ids)
+    engine = _submitted(target, drafter, listed, **options)
     finished = {c.request.context.request: c.request for c in engine.run() if c.request.finish_reason}
     results = [_result(target, engine, finished[i], target.decode(finished[i].emitted)) for i in range(len(finished))]
     return results if many else results[0]
@@ -115,13 +113,13 @@ def stream(
     target: TextTarget, drafter: Drafter | None, prompts: Prompts, **options: Unpack[DecodeOptions]
 ) -> Iterator[StreamEvent]:
     """As `generate`, yielding tokens as they are committed; bad input is refused here, not at the first event."""
-    return _events(target, _submitted(target, drafter, prompts, **options))
+    return _events(target, _submitted(target, drafter, _listed(prompts)[0], **options))
 
 
 def _submitted(
     target: TextTarget,
     drafter: Drafter | None,
-    prompts: Prompts,
+    listed: list[Any],
     *,
     max_new_tokens: int = 256,
     temperature: float = 1.0,
@@ -139,7 +137,6 @@ def _submitted(
 ) -> Engine:
     """An engine with every prompt queued."""
     sampling = Sampling(temperature, top_k, top_p, min_p)
-    listed = _listed(prompts)
     encoded = [_encode(target, prompt, thinking) for prompt in listed]
     stops = frozenset(target.eos_token_ids if stop_token_ids is None else stop_token_ids)
     strings = (stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings)
@@ -205,24 +202,45 @@ def _provenance(target: TextTarget, engine: Engine, request: Request) -> dict[st
     }
 
 
-def _listed(prompts: Any) -> list[Any]:
-    """Prompts as a list of messages or id lists; ValueError when there is none."""
+def _listed(prompts: Any) -> tuple[list[Any], bool]:
+    """Prompts as a list of messages or id lists, and whether they came as a list; ValueError when there is none."""
     if isinstance(prompts, str):
-        return [prompts]
-    prompts = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
+        return [prompts], False
+    prompts = [_plain(prompt) for prompt in _iterable(prompts)]
     if not prompts:
         raise ValueError("there is no prompt; give a message, a list of messages, or token ids")
-    return [prompts] if all(isinstance(p, Integral) for p in prompts) else prompts
+    return ([prompts], False) if all(isinstance(p, Number) for p in prompts) else (prompts, True)
 
 
 def _encode(target: TextTarget, prompt: Any, thinking: bool) -> list[int]:
     """Token ids of one prompt; ValueError on an empty prompt or an id outside the vocabulary."""
-    ids = target.render(prompt, thinking=thinking) if isinstance(prompt, str) else [int(t) for t in prompt]
+    ids = target.render(prompt, thinking=thinking) if isinstance(prompt, str) else _token_ids(target, prompt)
     if not ids:
         raise ValueError("a prompt has no tokens; give at least one")
-    wrong = next((t for t in ids if not 0 <= t < target.usable_vocab), None)
-    if wrong is not None:
-        raise ValueError(
-            f"token id {wrong} is outside the vocabulary of {target.name} (0 to {target.usable_vocab - 1})"
-        )
     return ids
+
+
+def _token_ids(target: TextTarget, given: Any) -> list[int]:
+    """Token ids in any form as a list of ints; ValueError on anything that the tokenizer could not have made."""
+    ids = [_plain(token) for token in _iterable(given)]
+    for token in ids:
+        if not isinstance(token, Integral) or not 0 <= token < target.usable_vocab:
+            raise ValueError(
+                f"token id {token!r} is outside the vocabulary of {target.name} (0 to {target.usable_vocab - 1})"
+            )
+    return [int(token) for token in ids]
+
+
+def _iterable(prompts: Any) -> Iterable[Any]:
+    prompts = _plain(prompts)
+    if isinstance(prompts, Mapping | bytes) or not isinstance(prompts, Iterable):
+        raise ValueError(
+            f"a prompt is a message or a list of token ids, got {type(prompts).__name__}: of what a tokenizer returns "
+            "pass the 'input_ids', and render a conversation with the chat template first"
+        )
+    return prompts
+
+
+def _plain(value: Any) -> Any:
+    """A tensor or an array as Python numbers."""
+    return value.tolist() if hasattr(value, "tolist") else value
