@@ -39,7 +39,7 @@ def plain(target, prompts, **options):
 )
 def test_what_is_neither_text_nor_ids_is_refused(target, prompts):
     """ed-donner/llm_engineering#1307, SearchSavior/OpenArc#95: the dict that a tokenizer returns is passed as it is."""
-    with pytest.raises(ValueError, match="a prompt is a message or a list of token ids, got .*pass the 'input_ids'"):
+    with pytest.raises(ValueError, match=r"a prompt is a message or a list of token ids, got .*pass the 'input_ids'"):
         plain(target, prompts)
 
 
@@ -47,7 +47,7 @@ def test_what_is_neither_text_nor_ids_is_refused(target, prompts):
 def test_ids_that_no_tokenizer_makes_are_refused(target, wrong):
     """vllm-project/vllm#51795: a negative id passed the check and became an index."""
     for prompts in ([70, wrong], [[70], [71, wrong]]):
-        with pytest.raises(ValueError, match="outside the vocabulary|a prompt is a message"):
+        with pytest.raises(ValueError, match=r"outside the vocabulary|a prompt is a message"):
             plain(target, prompts)
 
 

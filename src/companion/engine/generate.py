@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral, Number
@@ -224,7 +224,7 @@ def _token_ids(target: TextTarget, given: Any) -> list[int]:
     """Token ids in any form as a list of ints; ValueError on anything that the tokenizer could not have made."""
     ids = [_plain(token) for token in _iterable(given)]
     for token in ids:
-        if not isinstance(token, Integral) or not 0 <= token < target.usable_vocab:
+        if not isinstance(token, Integral) or not 0 <= int(token) < target.usable_vocab:
             raise ValueError(
                 f"token id {token!r} is outside the vocabulary of {target.name} (0 to {target.usable_vocab - 1})"
             )
