@@ -55,8 +55,8 @@ class DecodeOptions(TypedDict, total=False):
     top_k: int | None  # None or 0: all
     top_p: float  # 1.0: all
     min_p: float  # 0.0: all
-    stop_token_ids: Iterable[int] | None  # None: the model's own
-    stop_strings: str | Iterable[str]  # none
+    stop_token_ids: int | Iterable[int] | None  # None: the model's own
+    stop_strings: str | Iterable[str] | None  # none; a special token's name stops at that token
     seed: int  # 0
     policy: Policy | Retrospective | None  # None: draft and verify the drafter's full depth
     thinking: bool  # True; for the chat template, no effect on token ids
@@ -126,8 +126,8 @@ def _submitted(
     top_k: int | None = None,
     top_p: float = 1.0,
     min_p: float = 0.0,
-    stop_token_ids: Iterable[int] | None = None,
-    stop_strings: str | Iterable[str] = (),
+    stop_token_ids: int | Iterable[int] | None = None,
+    stop_strings: str | Iterable[str] | None = None,
     seed: int = 0,
     policy: Policy | Retrospective | None = None,
     thinking: bool = True,
@@ -138,8 +138,7 @@ def _submitted(
     """An engine with every prompt queued."""
     sampling = Sampling(temperature, top_k, top_p, min_p)
     encoded = [_encode(target, prompt, thinking) for prompt in listed]
-    stops = frozenset(target.eos_token_ids if stop_token_ids is None else stop_token_ids)
-    strings = (stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings)
+    stops, strings = _stops(target, stop_token_ids, stop_strings)
     rule = StopRule(max_new_tokens, stops, strings, None if target.tokenizer is None else target.decode)
     if labels is not None and len(labels) != len(encoded):
         raise ValueError(f"there are {len(encoded)} prompts and {len(labels)} labels; give one for each")
@@ -218,6 +217,23 @@ def _encode(target: TextTarget, prompt: Any, thinking: bool) -> list[int]:
     if not ids:
         raise ValueError("a prompt has no tokens; give at least one")
     return ids
+
+
+def _stops(target: TextTarget, token_ids: Any, strings: Any) -> tuple[frozenset[int], tuple[str, ...]]:
+    """Stop tokens and stop strings; ValueError on what could never stop anything.
+
+    A special token is not part of the text, so a string that names one becomes a stop token.
+    """
+    strings = (strings,) if isinstance(strings, str) else tuple(strings or ())
+    if not all(isinstance(string, str) for string in strings):
+        raise ValueError(f"stop_strings must be text, got {strings}; token ids go into stop_token_ids")
+    token_ids = _plain(token_ids)
+    if token_ids is None:
+        stops = target.eos_token_ids
+    else:
+        stops = frozenset(_token_ids(target, [token_ids] if isinstance(token_ids, str | Integral) else token_ids))
+    named = {} if target.tokenizer is None else target.tokenizer.get_added_vocab()
+    return stops | {named[string] for string in strings if string in named}, strings
 
 
 def _token_ids(target: TextTarget, given: Any) -> list[int]:
