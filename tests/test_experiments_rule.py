@@ -54,6 +54,18 @@ def test_the_sampling_test_tells_right_from_wrong_and_knows_its_power():
     assert power(RULES[1].law(P_T, P_D), P_T, draws=20) < 0.1  # with few draws the same error would pass
 
 
+@pytest.mark.parametrize("draws", [200, 300])
+def test_the_power_that_is_stated_is_the_power_that_is_had(draws):
+    """Ten thousand simulated tests of a wrong rule on five tokens, at a level and a size where about half reject."""
+    p_t, p_d = np.array([0.40, 0.25, 0.18, 0.12, 0.05]), np.array([0.22, 0.38, 0.10, 0.12, 0.18])
+    law, level, tests = RULES[1].law(p_t, p_d), 0.01, 10_000
+    counts = np.random.default_rng(0).multinomial(draws, law, size=tests)
+    rejected = (stats.chisquare(counts, draws * p_t, axis=1).pvalue < level).mean()
+    stated = power(law, p_t, draws, level)
+    assert 0.4 < stated < 0.8
+    assert rejected == pytest.approx(stated, abs=0.03)  # the noncentral law is an approximation at this size
+
+
 def rounds_of(masses, accepted):
     return [
         Round(

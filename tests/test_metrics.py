@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -95,9 +96,36 @@ def test_the_bootstrap_resamples_responses_and_not_rounds() -> None:
     assert narrow_high - narrow_low < 1e-12  # responses that do not differ leave no doubt
 
 
+@pytest.mark.parametrize(("level", "z"), [(0.95, 1.95996), (0.8, 1.28155)])
+def test_the_bootstrap_is_as_wide_as_the_theory_says(level: float, z: float) -> None:
+    """400 responses of equal length, tau 1 or 5: a standard error of 2 / sqrt(400); half the width would be wrong."""
+    rounds = [row(4 if request % 2 else 0, 4, request=request) for request in range(400) for _ in range(2)]
+    low, high = metrics.bootstrap_interval(metrics.committed_per_round, rounds, level=level)
+    assert high - low == pytest.approx(2 * z * 2 / math.sqrt(400), rel=0.1)
+    assert (low + high) / 2 == pytest.approx(3.0, abs=0.03)
+
+
+def test_requests_of_two_runs_are_two_responses() -> None:
+    """Request numbers start again in every run, and prompts are asked again: neither alone names a response."""
+    rounds = [replace(row(1, 2, request=request), prompt_id=prompt) for prompt in "ab" for request in (0, 1)]
+    assert sorted(map(len, metrics.by_prompt(rounds).values())) == [1, 1, 1, 1]
+
+
+def test_only_rounds_in_both_phases_straddle() -> None:
+    both: list[Phase] = ["think", "output"]
+    rounds = [row(1, 1), replace(row(1, 1), phases=both), replace(row(1, 1), phases=["think", "think"]), row(0, 1)]
+    assert metrics.straddle_rate(rounds) == 1 / 4
+
+
 def test_wilson_interval_of_a_textbook_case() -> None:
     low, high = metrics.wilson(187, 200)
     assert (round(low, 3), round(high, 3)) == (0.892, 0.962)
+    n, p, z = 200, 187 / 200, 1.6448536  # 90 %, by its formula
+    middle, half = (
+        (p + z * z / (2 * n)) / (1 + z * z / n),
+        z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)),
+    )
+    assert metrics.wilson(187, 200, 0.9) == pytest.approx((middle - half, middle + half), abs=1e-6)
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=30))

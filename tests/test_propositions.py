@@ -95,6 +95,46 @@ def test_the_top_m_bound_holds_for_every_small_support(p_t, p_d, support):
     assert sides.left <= sides.right + SLACK
 
 
+def test_the_bracket_is_neither_looser_nor_tighter_than_the_theorem():
+    """An upper bound of 1 and a floor of 0 would pass every inequality above; here the sides meet."""
+    for n in (1, 2, 5, SIZE):  # the floor is reached by n equal tokens, and only there
+        p = np.zeros(SIZE)
+        p[:n] = 1 / n
+        bracket = proposition_4(p)
+        assert bracket.floor == pytest.approx(bracket.mode, abs=1e-12)
+    for peak in (0.2, 0.5, 0.9, 0.999):  # the ceiling by a spike over an even tail
+        p = np.full(SIZE, (1 - peak) / (SIZE - 1))
+        p[3] = peak
+        bracket = proposition_4(p)
+        assert bracket.ceiling == pytest.approx(bracket.mode, abs=1e-12)
+        assert corollary_5(p, 3).right == pytest.approx(corollary_5(p, 3).left, abs=1e-12)
+        assert bracket.floor < bracket.mode
+
+
+def test_the_floor_is_not_reached_between_the_equal_laws():
+    """Two tokens: the entropy fixes the mode, far above e^-H."""
+    bracket = proposition_4(np.array([0.9, 0.1]))
+    assert bracket.mode == pytest.approx(bracket.ceiling, abs=1e-12)
+    assert bracket.floor == pytest.approx(np.exp(0.9 * np.log(0.9) + 0.1 * np.log(0.1)), abs=1e-12)
+    assert bracket.floor < 0.73
+
+
+@pytest.mark.parametrize("m", [1, 2, 4, 8])
+def test_the_top_m_bound_counts_the_support_and_is_reached(m):
+    p_t = np.concatenate([np.full(m, 0.9 / m), np.full(SIZE - m, 0.1 / (SIZE - m))])
+    p_d = np.concatenate([np.full(m, 1 / m), np.zeros(SIZE - m)])
+    sides = top_m_bound(np.stack([p_t, p_t]), np.stack([p_d, p_t]))  # row by row: m tokens, and all of them
+    assert sides.left.tolist() == pytest.approx([0.9, 1.0], abs=1e-12)
+    assert sides.right.tolist() == pytest.approx([0.9, 1.0], abs=1e-12)
+
+
+def test_a_draft_that_just_covers_the_target_counts_as_covering():
+    p = np.array([0.25, 0.75])
+    result = proposition_3(p, p, [0, 1])
+    assert result.covers
+    assert result.acceptance == result.eat == 1.0
+
+
 def test_batches_and_torch():
     p = torch.softmax(torch.randn(6, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), -1)
     bracket = proposition_4(p)

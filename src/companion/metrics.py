@@ -18,7 +18,7 @@ Nothing to divide by gives nan, never 0: a check that compared nothing is inconc
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -99,12 +99,20 @@ def straddle_rate(rounds: Iterable[Round]) -> float:
     return _ratio(sum(len(set(r.phases)) == 2 for r in rows), len(rows))
 
 
-def by_prompt(rounds: Iterable[Round]) -> dict[tuple[str | None, int], list[Round]]:
-    """Rounds grouped by response: (prompt id, request)."""
-    groups: dict[tuple[str | None, int], list[Round]] = defaultdict(list)
+def by_prompt(rounds: Iterable[Round]) -> dict[tuple[str | None, int, int], list[Round]]:
+    """Rounds grouped by response: (prompt id, request, and which response of these two in the order of the rows).
+
+    Tables of several runs number their requests alike; what follows a response's end belongs to another one.
+    """
+    groups: dict[tuple[str | None, int, int], list[Round]] = {}
+    latest: Counter[tuple[str | None, int]] = Counter()
     for row in rounds:
-        groups[row.prompt_id, row.request].append(row)
-    return dict(groups)
+        name = row.prompt_id, row.request
+        response = groups.get((*name, latest[name]))
+        if response and (response[-1].ended or row.round < response[-1].round):
+            latest[name] += 1
+        groups.setdefault((*name, latest[name]), []).append(row)
+    return groups
 
 
 def mean_over_prompts(metric: Metric, rounds: Iterable[Round]) -> float:
@@ -116,7 +124,10 @@ def mean_over_prompts(metric: Metric, rounds: Iterable[Round]) -> float:
 def bootstrap_interval(
     metric: Metric, rounds: Rounds | Iterable[Round], *, level: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of a pooled metric; whole responses are resampled, whose rounds depend on each other."""
+    """Percentile interval of a pooled metric; whole responses are resampled, whose rounds depend on each other.
+
+    (nan, nan) with fewer than two responses. Resamples in which the metric has no value are left out.
+    """
     groups = list(by_prompt(rounds).values())
     if len(groups) < 2:
         return math.nan, math.nan
