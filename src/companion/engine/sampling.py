@@ -39,8 +39,8 @@ def distribution(logits: Tensor, sampling: Sampling) -> Tensor:  # [N, V]
         logits = logits.scatter(-1, order, float("-inf"))
     if sampling.top_p < 1.0:
         sorted_logits, order = logits.sort(dim=-1, descending=True, stable=True)
-        probs = sorted_logits.softmax(-1)
-        beyond = probs.cumsum(-1) - probs >= sampling.top_p  # mass before the token already reaches top_p
+        before = sorted_logits.softmax(-1).cumsum(-1).roll(1, -1)  # mass of the likelier tokens
+        beyond = before >= sampling.top_p  # they reach top_p without this one
         beyond[:, 0] = False
         logits = logits.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), float("-inf"))
     probs = logits.softmax(-1)
