@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -38,10 +39,16 @@ class Sampling:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p"):
+            value = getattr(self, name)
+            if not isinstance(value, Real):
+                raise ValueError(f"{name} must be a number, got {value!r}")
+            object.__setattr__(self, name, float(value))  # numpy's numbers cannot be written to a result file
         if not 0.0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature must be a finite number >= 0, got {self.temperature}; 0 means greedy")
         if self.top_k is not None and (not hasattr(self.top_k, "__index__") or self.top_k < 0):
             raise ValueError(f"top_k must be a positive integer, or 0 or None for no limit, got {self.top_k}")
+        object.__setattr__(self, "top_k", None if self.top_k is None else int(self.top_k))
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}; 1 keeps every token")
         if not 0.0 <= self.min_p <= 1.0:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import numpy as np
+
 from companion.protocols import Phase
 
 if TYPE_CHECKING:
@@ -170,7 +172,14 @@ class RoundsWriter:
 
 
 def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record, allow_nan=False) + "\n"
+    return json.dumps(record, allow_nan=False, default=_number) + "\n"
+
+
+def _number(value: Any) -> Any:
+    """NumPy's numbers as Python's; a label may be one."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} cannot be written to a rounds file")
 
 
 def comparable(provenance: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -26,20 +26,22 @@ class LookupDrafter:
             raise ValueError(f"need 1 <= min_ngram <= max_ngram, got {min_ngram} and {max_ngram}")
         self.vocab_size, self.max_depth = vocab_size, max_depth
         self.sizes = range(max_ngram, min_ngram - 1, -1)
-        # per request: n-gram -> start of what follows its last occurrence, and how many tokens are indexed
-        self._index: dict[int, tuple[dict[tuple[int, ...], int], int]] = {}
+        # per request: its text, n-gram -> start of what follows its last occurrence, and how many tokens are indexed
+        self._index: dict[int, tuple[list[int], dict[tuple[int, ...], int], int]] = {}
 
     def propose(self, contexts: Sequence[Context], depths: Sequence[int]) -> list[Draft]:
         return [Draft(self._continuation(c, depth)) for c, depth in zip(contexts, depths, strict=True)]
 
     def _continuation(self, context: Context, depth: int) -> list[int]:
         tokens = context.tokens
-        follows, indexed = self._index.get(context.request, ({}, 0))
+        text, follows, indexed = self._index.get(context.request, (tokens, {}, 0))
+        if text is not tokens:  # two runs that share this drafter number their requests alike
+            follows, indexed = {}, 0
         for end in range(max(indexed, 1), len(tokens)):  # n-grams ending before the last token have a continuation
             for n in self.sizes:
                 if end >= n:
                     follows[tuple(tokens[end - n : end])] = end
-        self._index[context.request] = follows, len(tokens)
+        self._index[context.request] = tokens, follows, len(tokens)
         for n in self.sizes:
             start = follows.get(tuple(tokens[-n:])) if len(tokens) > n else None
             if start is not None:
