@@ -27,6 +27,8 @@ class KeyedDraws:
     """
 
     def __init__(self, seed: int, key: bytes) -> None:
+        if not hasattr(seed, "__index__") or not -(2**127) <= int(seed) < 2**127:
+            raise ValueError(f"seed must be an integer of less than 128 bits, got {seed!r}")
         digest = hashlib.blake2b(int(seed).to_bytes(16, "little", signed=True) + key, digest_size=16).digest()
         self._key = np.frombuffer(digest, dtype=np.uint64)
         self._chunks: dict[tuple[str, int], np.ndarray] = {}
