@@ -46,13 +46,35 @@ class TextTarget(Qwen3Target):
                     f"the prompt contains the control token {control}, which the model would read as structure and "
                     "not as text; remove it, or pass token ids to keep it on purpose"
                 )
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, enable_thinking=thinking
+        if not thinking and not self.thinking_switch:
+            raise ValueError(
+                f"the chat template of {self.name} has no enable_thinking, so thinking cannot be turned off; leave it "
+                "on, or pass token ids of a prompt that you rendered"
+            )
+        return self.encode(self._chat(prompt, thinking))
+
+    @property
+    def thinking_switch(self) -> bool:
+        """Whether the chat template knows ``enable_thinking``; models that always or never think have none."""
+        return self._chat("?", True) != self._chat("?", False)
+
+    def _chat(self, prompt: str, thinking: bool) -> str:
+        message = [{"role": "user", "content": prompt}]
+        return str(
+            self._tokenizer().apply_chat_template(
+                message, tokenize=False, add_generation_prompt=True, enable_thinking=thinking
+            )
         )
-        return self.encode(text)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of raw text, control tokens included."""
+        """Token ids of raw text, control tokens included; ValueError on text that is not valid Unicode."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"the text holds {text[error.start]!r}, half of a surrogate pair, which is no character: it was "
+                "decoded with a wrong encoding, or cut in the middle of one"
+            ) from error
         return list(self._tokenizer().encode(text, add_special_tokens=False))
 
     def decode(self, tokens: Any, *, keep_special: bool = False) -> str:
@@ -96,6 +118,9 @@ class ModelFolder:
             if missing:
                 raise ValueError(f"{self.path} lacks the weight file {missing[0]} that its index names; fetch it again")
             return [self.path / name for name in names]
+        single = self.path / "model.safetensors"
+        if single.is_file():  # whatever lies beside it: an adapter, an optimizer's state, the same weights once more
+            return [single]
         files = sorted(self.path.glob("*.safetensors"))
         if files:
             return files
@@ -155,7 +180,7 @@ def load_target(
     ``dtype`` None means fp32 on a CPU and bf16 on a GPU. Raises ValueError for an unknown name, a folder without
     weights, another architecture, or weights that do not fit their configuration.
     """
-    device = torch.device(device)
+    device = _device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' was asked for, but PyTorch sees no GPU here; use device='cpu'")
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
@@ -175,6 +200,17 @@ def load_target(
     target.eos_token_ids = _eos(folder.path, config, tokenizer)
     target.source = {**folder.describe(), "dtype": str(dtype).removeprefix("torch."), "device": str(device)}
     return target
+
+
+def _device(given: torch.device | str) -> torch.device:
+    try:
+        device = torch.device(given)
+        if device.type != "cuda" or torch.cuda.is_available():
+            torch.empty(0, device=device)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {given!r} cannot be used here ({reason}); give 'cpu', or 'cuda' on a GPU") from error
+    return device
 
 
 def _load_tokenizer(path: Path) -> Any | None:
