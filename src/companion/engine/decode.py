@@ -73,6 +73,10 @@ class Engine:
         capacity: int | None = None,
         allow_lossy: bool = False,
     ) -> None:
+        if drafter is not None and not isinstance(drafter, Drafter):
+            raise ValueError(f"drafter must be None or a loaded drafter, got {drafter!r}; load it with load_drafter")
+        if policy is not None and not isinstance(policy, Policy | Retrospective):
+            raise ValueError(f"policy must say how deep to draft, such as FixedDepth(4), got {policy!r}")
         if drafter is not None and drafter.vocab_size != target.vocab_size:
             raise ValueError(
                 f"drafter {drafter.name} has a vocabulary of {drafter.vocab_size} tokens and target "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral, Number
@@ -36,7 +36,7 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """Newly committed tokens of one request; ``text`` is what they add, held back inside an unfinished character."""
+    """Newly committed tokens of one request; ``text`` is what they add, held back while it ends inside a character."""
 
     request: int
     tokens: list[int]
@@ -136,12 +136,16 @@ def _submitted(
     allow_lossy: bool = False,
 ) -> Engine:
     """An engine with every prompt queued."""
+    if not isinstance(target, TextTarget):
+        raise ValueError(f"target must be a loaded model, got {target!r}; load it with load_target")
     sampling = Sampling(temperature, top_k, top_p, min_p)
     encoded = [_encode(target, prompt, thinking) for prompt in listed]
     stops, strings = _stops(target, stop_token_ids, stop_strings)
     rule = StopRule(max_new_tokens, stops, strings, None if target.tokenizer is None else target.decode)
     if labels is not None and len(labels) != len(encoded):
         raise ValueError(f"there are {len(encoded)} prompts and {len(labels)} labels; give one for each")
+    if unknown := sorted({name for label in labels or () for name in label} - {"prompt_id", "domain", "mode"}):
+        raise ValueError(f"there is no label {unknown[0]!r}; rounds are labelled with prompt_id, domain and mode")
     capacity = max(len(ids) for ids in encoded) + max_new_tokens
     if capacity > target.max_context:
         longest = max(len(ids) for ids in encoded)
@@ -153,9 +157,10 @@ def _submitted(
         target, drafter, policy, max_batch=min(max_batch, len(encoded)), capacity=capacity, allow_lossy=allow_lossy
     )
     copies: Counter[tuple[int, ...]] = Counter()
+    switched = any(isinstance(prompt, str) for prompt in listed) and target.thinking_switch
     for index, (prompt, ids) in enumerate(zip(listed, encoded, strict=True)):
-        # the mode is known only of a prompt that the template rendered
-        known = {"mode": "think" if thinking else "no_think"} if isinstance(prompt, str) else {}
+        # the mode is known only of a prompt that a template with a switch rendered
+        known = {"mode": "think" if thinking else "no_think"} if switched and isinstance(prompt, str) else {}
         key = request_key(ids, copies[tuple(ids)])
         copies[tuple(ids)] += 1
         engine.submit(
@@ -171,15 +176,18 @@ def _submitted(
 
 
 def _events(target: TextTarget, engine: Engine) -> Iterator[StreamEvent]:
-    shown: dict[int, str] = {}
+    held: dict[int, list[int]] = defaultdict(list)  # tokens whose text is not out yet
     for commit in engine.run():
-        request = commit.request
-        number, before = request.context.request, shown.get(request.context.request, "")
-        text = target.decode(request.emitted)
-        whole = text if request.finish_reason else text.rstrip("\N{REPLACEMENT CHARACTER}")
-        shown[number] = whole
-        result = _result(target, engine, request, text) if request.finish_reason else None
-        yield StreamEvent(number, commit.tokens, whole[len(before) :], result)
+        request, tokens = commit.request, held[commit.request.context.request]
+        tokens.extend(commit.tokens)
+        text, result = target.decode(tokens), None
+        if request.finish_reason:
+            result = _result(target, engine, request, target.decode(request.emitted))
+        elif text.endswith("\N{REPLACEMENT CHARACTER}"):
+            text = ""
+        if text or result:
+            tokens.clear()
+        yield StreamEvent(request.context.request, commit.tokens, text, result)
 
 
 def _result(target: TextTarget, engine: Engine, request: Request, text: str) -> GenerationResult:

@@ -11,7 +11,7 @@ class FixedDepth:
     """Draft ``depth`` tokens and verify all of them. Depth 0 is plain decoding."""
 
     def __init__(self, depth: int) -> None:
-        if depth < 0:
+        if not hasattr(depth, "__index__") or depth < 0:
             raise ValueError(f"depth must be an integer >= 0, got {depth}; 0 is plain decoding")
         self.depth = depth
         self.name = f"fixed-{depth}"
