@@ -218,6 +218,15 @@ def test_tolerance_follows_the_dtype():
     validate_distribution(off.astype(np.float32))
     validate_distribution(off, tolerance=1e-4)
     validate_distribution(np.zeros((0, 4)))  # an empty batch holds no bad row
+    for dtype, slip in ((torch.float32, 1e-3), (torch.float16, 0.05), (torch.bfloat16, 0.05)):
+        with pytest.raises(ValueError, match="does not sum to 1"):
+            validate_distribution(torch.tensor([0.5, 0.5 + slip], dtype=dtype))
+
+
+@pytest.mark.parametrize("mass", [1e-9, 1e-300])
+def test_the_smallest_negative_mass_is_refused(mass):
+    with pytest.raises(ValueError, match="negative"):
+        validate_distribution(np.array([1.0, -mass]))
 
 
 def test_a_real_vocabulary_in_fp32_passes_validation():

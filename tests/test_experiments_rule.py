@@ -146,6 +146,44 @@ def test_which_step_counts_cuts_that_the_judged_row_did_not_deserve(rows):
     assert np.isnan(entropy_ceiling.which_step(rows.assign(ceiling=1.0))["unfounded"])  # no cut, no share
 
 
+def test_which_step_measures_an_excess_of_a_tenth_and_every_cut(rows):
+    rows["ceiling"], rows["max_p"] = [0.85, 1.0, 1.0, 1.0, 1.0, 1.0], [0.5, 1.0, 0.5, 0.8, 0.5, 0.9]
+    found = entropy_ceiling.which_step(rows)
+    assert found["broken"] == found["broken_by_tenth"] == pytest.approx(1 / 4)  # 1.0 after a ceiling of 0.85
+    rows["ceiling"] = [0.75, 1.0, 1.0, 1.0, 1.0, 1.0]
+    assert entropy_ceiling.plan_depths(0.75) == 6
+    assert entropy_ceiling.which_step(rows)["cut"] == pytest.approx(1 / 4)  # one slot less is a cut as well
+
+
+def test_collected_rows_speak_of_what_would_be_served():
+    found = entropy_ceiling.collect(entropy_ceiling.Config(prompts=1, max_new_tokens=24))
+    card = found[found["served"] == "T=0.6, top-k 20, top-p 0.95"]
+    assert 1 < card["kept"].max() <= 20
+    assert (card["kept"] >= np.exp(card["entropy"]) - 1e-9).all()  # n tokens hold at most ln n nats
+    expected = entropy_ceiling.entropy_ceiling(card["entropy"].to_numpy(), card["kept"].to_numpy())
+    np.testing.assert_allclose(card["ceiling_kept"], expected)
+    several = card["kept"] > 1
+    assert (card["ceiling_kept"] < card["ceiling"])[several].all()
+    assert (found["agreement"] <= found["max_p"] + 1e-12).all()
+    assert found["agreement"].mean() < found["max_p"].mean()  # the argmax is the draft model's, not the target's
+    assert (found["overlap"] <= 1 + 1e-12).all()
+
+
+def test_which_drafter_counts_a_broken_bound(rows):
+    masses = {f"top_{m}": [0.5, 1.0, 0.5, 0.8, 0.5, 0.9] for m in entropy_ceiling.SUPPORTS}
+    assert entropy_ceiling.which_drafter(rows.assign(**masses))["broken"].tolist() == [0, 0, 0, 0]
+    masses["top_1"] = [0.99, 1.0, 0.5, 0.8, 0.5, 0.9]  # too much for a row of one nat
+    assert entropy_ceiling.which_drafter(rows.assign(**masses))["broken"].tolist() == [1, 0, 0, 0]
+
+
+def test_judged_slots_pair_a_token_with_its_own_row():
+    slots = entropy_ceiling.judged_slots(entropy_ceiling.Config(prompts=1, max_new_tokens=80))
+    assert len(slots) > 30
+    assert (slots["max_p"] >= np.exp(-slots["entropy"]) - 1e-4).all()  # entropies of another row break the bracket
+    assert (slots["max_p"] <= slots["ceiling"] + 1e-4).all()
+    assert 0 < slots["accepted"].mean() < slots["max_p"].mean()
+
+
 def test_what_is_certified_shares_sum_to_one(rows):
     table = entropy_ceiling.what_is_certified(rows)
     assert table.sum().tolist() == pytest.approx([1.0, 1.0])

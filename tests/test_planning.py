@@ -80,6 +80,11 @@ def test_smallest_depth_where_drafting_is_free_and_useless():
     assert plan_depth(0.0, free, min_depth=0).depth == 0
 
 
+def test_a_small_gain_is_a_gain_and_no_tie():
+    """Free drafts at a = 0.001: the third slot adds one part in 10^9, far above rounding."""
+    assert plan_depth(1e-3, CostModel(draft_token_us=0, verify_fixed_us=1, verify_token_us=0), max_depth=3).depth == 3
+
+
 def test_minimum_zero_can_switch_speculation_off():
     assert plan_depth(0.01, min_depth=0).depth == 0
 

@@ -4,8 +4,8 @@ A token x is drawn from the draft distribution p_d and kept with probability min
 rejected, a token from the residual max(p_t - p_d, 0), renormalised, takes its place. Two facts carry everything else:
 
 * the emitted token has law p_t exactly (`step_law`), whatever p_d is;
-* the drafted token survives with probability sum_v min(p_d, p_t) = 1 - TV(p_d, p_t) (`overlap`; paper Eq. 8,
-  derived in the review as Eq. 8a to 8c).
+* the drafted token survives with probability sum_v min(p_d, p_t) = 1 - TV(p_d, p_t) (`overlap`; known
+  since Leviathan et al. 2023, the confidence target of paper Eq. 8, derived in the review as Eq. 8a to 8c).
 
 Distributions lie along the last axis, any leading axes are a batch, and NumPy arrays and torch tensors are treated
 alike; the dtype is kept. The functions that a decoding loop calls for each token (`accept_probability`, `residual`)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from companion.arrays import Array, is_floating, like, namespace, to_numpy
 
-_BISECTIONS = 60  # an interval of length 1 shrinks below the spacing of fp64 numbers near 1
+_BISECTIONS = 60  # an interval of length 1 shrinks below the spacing of fp64 numbers near 1: 1 itself is reached
 
 
 def _rate(a: NDArray[np.float64]) -> None:
@@ -69,7 +69,7 @@ def solve_acceptance(tokens_per_round: Any, gamma: Any) -> Any:
         middle = 0.5 * (low + high)
         above = _tau(middle, depth) > mean
         low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return like(np.asarray(np.where(mean >= depth + 1.0, 1.0, 0.5 * (low + high))), tokens_per_round, gamma)
+    return like(0.5 * (low + high), tokens_per_round, gamma)
 
 
 def _curve(x: NDArray[Any] | Tensor, name: str) -> None:

@@ -4,9 +4,10 @@ For a distribution over V tokens with entropy H (nats) and largest mass M (the n
 
     e^-H  <=  M  <=  p*(H, V),    p* the root on [1/V, 1] of   H = H_b(p) + (1 - p) ln(V - 1),
 
-so that no deterministic drafter is accepted more often than p* (Cor. 5). Four warnings belong to the formula. The
-distribution is the one that verification uses, after temperature and filters; V is its number of tokens, k after top-k;
-a *sampled* proposal is not bound at all; and the entropy of a row is known only once the target has run on it.
+so that no deterministic drafter is accepted more often than p* (Cor. 5). The ceiling is reached at every H, by a spike
+over an even tail; the floor only where e^H is a whole number n, by n equal tokens. Four warnings belong to the formula.
+The distribution is the one that verification uses, after temperature and filters; V is its number of tokens, k after
+top-k; a *sampled* proposal is not bound at all; and the entropy of a row is known only once the target has run on it.
 
 **A drafter with m tokens** (`top_m_ceiling`). Let P be the mass of the m likeliest tokens. A proposal supported on a
 set S of m tokens has c* = sum_S min(p_d, p_t) <= p_t(S) <= P, so a bound on P bounds it. Grouping the tokens into those
