@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from typing import Any
@@ -119,3 +120,30 @@ def test_every_verb_explains_itself(call: Any, verb: tuple[str, ...]) -> None:
     code, out, _ = call(*verb, "--help")
     assert code == 0
     assert "Usage" in out
+
+
+def test_the_end_of_the_last_line_is_not_part_of_a_piped_prompt(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """rustformers/llm#60, ggml-org/llama.cpp#80: echo and editors end a text with a newline that nobody wrote."""
+
+    def prompt(text: str, *, piped: bool) -> list[int]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        given = "-" if piped else text
+        return json.loads(call("generate", "--prompt", given, "--max-new-tokens", "1", "--json")[1])["prompt_ids"]
+
+    assert prompt("What is 2 + 3?\n", piped=True) == prompt("What is 2 + 3?", piped=False)
+    assert prompt("a\n\n", piped=True) == prompt("a\n", piped=False) != prompt("a", piped=False)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_console_that_lacks_a_character_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    """TheR1D/shell_gpt#659: an emoji in the output ended the program on a console with another encoding."""
+    for flag, expected in (("--json", '"a\\ud83d\\ude42'), ("--stream", "a?")):
+        console = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr(sys, "stdout", console)
+        monkeypatch.setattr("companion.engine.load.TextTarget.decode", lambda self, ids, **options: "a🙂")
+        monkeypatch.setattr(sys, "argv", ["companion", "generate", "--prompt", "hi", "--max-new-tokens", "2", flag])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        console.flush()
+        assert not ended.value.code
+        assert expected in console.buffer.getvalue().decode(encoding)

@@ -5,6 +5,7 @@ Exit codes: 0 done or holds, 1 fails or bad input, 2 usage, 3 inconclusive (noth
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -45,6 +46,9 @@ class Proposal(StrEnum):
 
 def main() -> None:
     """Entry point: a user's mistake is one sentence on standard error, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a console without the character shows a question mark
     try:
         app()
     except ValueError as error:
@@ -59,7 +63,7 @@ def _escape(text: str) -> str:
 
 
 def _print_json(record: Any) -> None:
-    sys.stdout.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(record, allow_nan=False) + "\n")
 
 
 @app.command()
@@ -93,7 +97,7 @@ def generate(
         raise typer.BadParameter("--stream and --json exclude each other")
     model = companion.load_target(target, device=device)
     speculator = companion.load_drafter(drafter, model, max_depth=depth, proposal=proposal.value)
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt  # the line's end is not the prompt's
     events = companion.stream(
         model,
         speculator,
