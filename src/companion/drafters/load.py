@@ -25,8 +25,10 @@ def load_drafter(
     """
     if name is None or name == "none":
         return None
-    if max_depth is not None and max_depth < 1:
-        raise ValueError(f"max_depth must be at least 1, got {max_depth}; use drafter 'none' for plain decoding")
+    if max_depth is not None and (not hasattr(max_depth, "__index__") or max_depth < 1):
+        raise ValueError(
+            f"max_depth must be an integer of at least 1, got {max_depth}; use drafter 'none' for plain decoding"
+        )
     if name == "lookup":
         return LookupDrafter(target.vocab_size, max_depth=max_depth or 8)
     name = "tiny-qwen3-draft" if name == "draft" else name
