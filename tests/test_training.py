@@ -50,9 +50,9 @@ class Line:
         two = Batch(ids, torch.ones(4, 3)), Batch(ids[:1].flip(1), torch.ones(1, 3))
         return [two, two[:1]]
 
-    def loss(self, model: nn.Module, ids: Tensor, weights: Tensor) -> Tensor:
-        x = ids.float()
-        return F.mse_loss(model(x), -x, reduction="none").sum()
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+        x = batch.ids.float()
+        return F.mse_loss(model(x), -x, reduction="none").sum(), batch.weight
 
 
 def _same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -77,12 +77,12 @@ def _run_until(folder: Path, schedule: Schedule, step: int) -> None:
     class Cut(Line):
         calls = 0
 
-        def loss(self, model: nn.Module, ids: Tensor, weights: Tensor) -> Tensor:
-            if len(ids) == 4:  # the first batch of a step
+        def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+            if len(batch.ids) == 4:  # the first batch of a step
                 if type(self).calls == step:
                     raise RuntimeError("killed")
                 type(self).calls += 1
-            return super().loss(model, ids, weights)
+            return super().loss(model, batch)
 
     with pytest.raises(RuntimeError, match="killed"):
         fit(Cut(), schedule, folder)
@@ -90,9 +90,9 @@ def _run_until(folder: Path, schedule: Schedule, step: int) -> None:
 
 def test_an_interrupt_leaves_a_checkpoint_and_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Interrupting(Line):
-        def loss(self, model: nn.Module, ids: Tensor, weights: Tensor) -> Tensor:
+        def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
             os.kill(os.getpid(), signal.SIGINT)
-            return super().loss(model, ids, weights)
+            return super().loss(model, batch)
 
     handler = signal.getsignal(signal.SIGINT)
     schedule = Schedule(steps=5, checkpoint_every=100)
@@ -160,8 +160,9 @@ def test_the_schedule_warms_up_holds_and_falls() -> None:
 
 def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
     class Bad(Line):
-        def loss(self, model: nn.Module, ids: Tensor, weights: Tensor) -> Tensor:
-            return super().loss(model, ids, weights) * math.inf
+        def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+            loss, weight = super().loss(model, batch)
+            return loss * math.inf, weight
 
     with pytest.raises(ValueError, match="not finite at step 0"):
         fit(Bad(), Schedule(steps=2), tmp_path)

@@ -27,6 +27,15 @@ class Batch:
     ids: Tensor  # [B, L] int64, padded on the right
     weights: Tensor  # [B, L] fp32, 0 on prompts and padding
 
+    @property
+    def tokens(self) -> int:
+        return self.ids.numel()
+
+    @property
+    def weight(self) -> float:
+        """Sum of the weights of what can be predicted: all but the first token."""
+        return float(self.weights[:, 1:].sum())
+
 
 Step = tuple[Batch, ...]
 

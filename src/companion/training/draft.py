@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3For
 from companion.engine.load import find_model
 from companion.provenance import write_json
 
-from .batches import Encoded, Step, bucket, steps
+from .batches import Batch, Encoded, Step, bucket, steps
 from .export import export_model
 from .loop import Schedule, TrainResult, fit, load_weights
 from .regenerate import Regeneration, read_traces, regenerate
@@ -32,7 +32,7 @@ class DraftConfig:
     architecture: Architecture = field(
         default_factory=lambda: Architecture(hidden=128, layers=2, mlp=352, heads=4, kv_heads=2, head_dim=32)
     )
-    schedule: Schedule = field(default_factory=lambda: Schedule(steps=1000, constant_until=0.3, warmup=20))
+    schedule: Schedule = field(default_factory=lambda: Schedule(steps=800, constant_until=0.3, warmup=20))
     traces: Regeneration = field(default_factory=Regeneration)
     overlap_weight: float = 0.5  # of 1 - sum min(p, q), the rejection probability; the rest goes to KL(p || q)
     tokens_per_batch: int = 2048
@@ -74,11 +74,12 @@ class _DraftTask:
         batches = bucket(self.encoded, self.config.tokens_per_batch, self.tokenizer.pad_token_id, order)
         return steps(batches, self.config.batches_per_step)
 
-    def loss(self, model: Module, ids: Tensor, weights: Tensor) -> Tensor:
-        counts = weights[:, 1:] > 0
+    def loss(self, model: Module, batch: Batch) -> tuple[Tensor, float]:
+        counts = batch.weights[:, 1:] > 0
         with torch.no_grad():
-            log_p = _log_probs(self.target, ids, counts)
-        return distillation_loss(log_p, _log_probs(model, ids, counts), self.config.overlap_weight)
+            log_p = _log_probs(self.target, batch.ids, counts)
+        log_q = _log_probs(model, batch.ids, counts)
+        return distillation_loss(log_p, log_q, self.config.overlap_weight), batch.weight
 
 
 def _log_probs(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.nn import Module
 from tqdm import tqdm
 
-from .batches import Step
 from .muon import Muon
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -60,19 +59,31 @@ class Schedule:
         return min((step + 1) / max(1, self.warmup), fall)
 
 
-class Task(Protocol):
+class Sized(Protocol):
+    """What one forward and backward pass reads."""
+
+    @property
+    def tokens(self) -> int:
+        """Padded tokens, for the throughput in the log."""
+        ...
+
+
+B = TypeVar("B", bound=Sized)
+
+
+class Task(Protocol[B]):
     """What is trained: must be picklable, and every method a function of its arguments alone."""
 
     def model(self) -> Module:
         """A freshly initialised model, the same on each call."""
         ...
 
-    def pool(self, index: int) -> list[Step]:
+    def pool(self, index: int) -> list[tuple[B, ...]]:
         """The steps of data pool ``index``, each a few batches."""
         ...
 
-    def loss(self, model: Module, ids: Tensor, weights: Tensor) -> Tensor:  # ids, weights: [B, L]
-        """Weighted sum (not mean) of the loss over the batch's tokens."""
+    def loss(self, model: Module, batch: B) -> tuple[Tensor, float]:
+        """Weighted sum (not mean) of the loss, and the sum of weights that a step's losses are divided by."""
         ...
 
 
@@ -85,7 +96,7 @@ class TrainResult:
     finished: bool
 
 
-def fit(task: Task, schedule: Schedule, folder: Path, workers: int = 1, threads: int = 1) -> TrainResult:
+def fit(task: Task[B], schedule: Schedule, folder: Path, workers: int = 1, threads: int = 1) -> TrainResult:
     """Train ``task`` and keep everything in ``folder``; continues from its checkpoint if there is one.
 
     With ``workers`` > 1 the batches of each step are split over that many processes. An interrupt (Ctrl-C) writes a
@@ -154,7 +165,7 @@ class _Interrupt:
             signal.signal(signal.SIGINT, self._previous)
 
 
-def _worker(rank: int, task: Task, schedule: Schedule, folder: Path, world: int, threads: int, store: str) -> None:
+def _worker(rank: int, task: Task[B], schedule: Schedule, folder: Path, world: int, threads: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     try:
         _train(task, schedule, folder, threads)
@@ -162,7 +173,7 @@ def _worker(rank: int, task: Task, schedule: Schedule, folder: Path, world: int,
         dist.destroy_process_group()
 
 
-def _positions(task: Task, pool: int, index: int) -> Iterator[tuple[Step, int, int]]:
+def _positions(task: Task[B], pool: int, index: int) -> Iterator[tuple[tuple[B, ...], int, int]]:
     """Steps from (pool, index) on, each with the position after it."""
     while True:
         steps = task.pool(pool)
@@ -180,15 +191,15 @@ def _optimisers(model: Module, schedule: Schedule) -> list[torch.optim.Optimizer
     ]
 
 
-def _backward(task: Task, model: Module, batches: Step) -> tuple[float, float]:
+def _backward(task: Task[B], model: Module, batches: tuple[B, ...]) -> tuple[float, float]:
     """Gradients of this process's batches (zero without any); returns their weight and their loss."""
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     weight = total = 0.0
     for batch in batches:
-        loss = task.loss(model, batch.ids, batch.weights)
+        loss, its_weight = task.loss(model, batch)
         loss.backward()
-        weight, total = weight + float(batch.weights[:, 1:].sum()), total + float(loss.detach())
+        weight, total = weight + its_weight, total + float(loss.detach())
     return weight, total
 
 
@@ -206,7 +217,7 @@ def _reduce_gradients(model: Module, extra: list[float], rank_sum: bool) -> tupl
     return sums, norm
 
 
-def _train(task: Task, schedule: Schedule, folder: Path, threads: int) -> int:
+def _train(task: Task[B], schedule: Schedule, folder: Path, threads: int) -> int:
     torch.set_num_threads(threads)
     many = dist.is_initialized()
     rank, world = (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
@@ -231,7 +242,7 @@ def _train(task: Task, schedule: Schedule, folder: Path, threads: int) -> int:
             for o in optimisers:
                 o.step()
             step += 1
-            tokens += sum(b.ids.numel() for b in batches)
+            tokens += sum(b.tokens for b in batches)
             total_loss, total_weight = total_loss + loss_sum, total_weight + weight
             bar.update()
             last = step == schedule.steps or stop > 0

@@ -26,7 +26,7 @@ class Regeneration:
 
     target: str = "tiny-qwen3"
     seed: int = 1
-    samples: int = 1920
+    samples: int = 1440
     think_share: float = 0.5
     temperatures: tuple[float, ...] = (0.7, 1.0, 1.0)
     max_new_tokens: int = 600

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from companion.provenance import write_json
 
-from .batches import Step, bucket, encode, steps
+from .batches import Batch, Step, bucket, encode, steps
 from .corpus import DOMAINS, OVERLAP, SHARES, Domain, held_out_samples, training_sample
 from .export import export_model, rounding_agreement
 from .loop import Schedule, TrainResult, fit, load_weights
@@ -103,8 +103,8 @@ class _TargetTask:
         batches = bucket(encoded, c.tokens_per_batch, self.tokenizer.pad_token_id, f"{c.seed}/{index}")
         return steps(batches, c.batches_per_step)
 
-    def loss(self, model: Module, ids: Tensor, weights: Tensor) -> Tensor:
-        return weighted_cross_entropy(model, ids, weights)
+    def loss(self, model: Module, batch: Batch) -> tuple[Tensor, float]:
+        return weighted_cross_entropy(model, batch.ids, batch.weights), batch.weight
 
 
 def weighted_cross_entropy(
