@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from companion.engine.target import Qwen3Shape
+from companion.engine.target import Layer, Qwen3Shape
 
 Rotary = tuple[Tensor, Tensor]  # cos and sin of each row's position, [..., 1, head_dim]
 
@@ -66,3 +68,34 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # [..., d]
         out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
+
+
+class DecoderLayer(Protocol):
+    """A layer made of these parts, whatever its attention reads."""
+
+    @property
+    def input_layernorm(self) -> nn.RMSNorm: ...
+    @property
+    def self_attn(self) -> Attention: ...
+    @property
+    def post_attention_layernorm(self) -> nn.RMSNorm: ...
+    @property
+    def mlp(self) -> MLP: ...
+
+
+def fuse_layer(layer: DecoderLayer, shape: Qwen3Shape, device: torch.device, dtype: torch.dtype) -> Layer:
+    """A copy of the layer's weights in the engine's fused form, for drafting."""
+
+    def own(*weights: Tensor) -> Tensor:
+        return torch.cat([w.detach() for w in weights]).to(device, dtype)
+
+    a, mlp = layer.self_attn, layer.mlp
+    return Layer(
+        input_norm=own(layer.input_layernorm.weight),
+        qkv=own(a.q_proj.weight, a.k_proj.weight, a.v_proj.weight).t().contiguous(),
+        qk_norm=own(a.q_norm.weight.expand(shape.heads, -1), a.k_norm.weight.expand(shape.kv_heads, -1)),
+        out=own(a.o_proj.weight).t().contiguous(),
+        mlp_norm=own(layer.post_attention_layernorm.weight),
+        gate_up=own(mlp.gate_proj.weight, mlp.up_proj.weight).t().contiguous(),
+        down=own(mlp.down_proj.weight).t().contiguous(),
+    )
