@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from companion.drafters.dspark.checkpoint import load_dspark
+from companion.drafters.dspark.config import ARCHITECTURES as DSPARK
+from companion.drafters.dspark.drafter import DSparkDrafter
 from companion.drafters.lookup import LookupDrafter
 from companion.drafters.model import ModelDrafter
-from companion.engine.load import EMBEDDED, TextTarget, load_target
+from companion.engine.load import EMBEDDED, TextTarget, find_model, load_target
 from companion.protocols import Drafter
 
 
@@ -20,8 +23,9 @@ def load_drafter(
 ) -> Drafter | None:
     """A drafter for ``target``: "none", "lookup", "draft" (the embedded draft model), a folder, or a hub id.
 
-    ``max_depth`` None means the drafter's own default; ``proposal`` applies to draft models. Raises ValueError for an
-    unknown name and for a model whose tokenizer is not the target's.
+    What a folder holds is read from its config.json: a DSpark or DFlash drafter, or a causal language model.
+    ``max_depth`` None means the drafter's own default; ``proposal`` applies to all but lookup. Raises ValueError for an
+    unknown name, a broken folder, and a drafter or a draft model made for another target.
     """
     if name is None or name == "none":
         return None
@@ -33,17 +37,36 @@ def load_drafter(
         return LookupDrafter(target.vocab_size, max_depth=max_depth or 8)
     name = "tiny-qwen3-draft" if name == "draft" else name
     try:
+        folder = find_model(name, revision)
+        architectures = folder.config().get("architectures") or ()
+    except ValueError as error:
+        raise _unknown(name, error) from error
+    if any(architecture in DSPARK for architecture in architectures):
+        return DSparkDrafter(
+            load_dspark(folder, target),
+            name=folder.name,
+            max_depth=max_depth,
+            proposal=proposal,
+            device=target.device,
+            dtype=target.dtype,
+            usable_vocab=target.usable_vocab,
+        )
+    try:
         model = load_target(name, device=target.device, dtype=target.dtype, revision=revision)
     except ValueError as error:
-        raise ValueError(
-            f"no drafter {name!r} ('lookup', 'draft', 'none', {', '.join(EMBEDDED)}, folder, hub id): {error}"
-        ) from error
+        raise _unknown(name, error) from error
     if model.vocab_size != target.vocab_size or _vocabulary(model) != _vocabulary(target):
         raise ValueError(
             f"the draft model {name} and the target {target.name} have different vocabularies "
             f"({model.vocab_size} and {target.vocab_size} tokens): a draft model must share the target's tokenizer"
         )
     return ModelDrafter(model, max_depth=max_depth or 5, proposal=proposal)
+
+
+def _unknown(name: str, error: ValueError) -> ValueError:
+    return ValueError(
+        f"no drafter {name!r} ('lookup', 'draft', 'none', {', '.join(EMBEDDED)}, folder, hub id): {error}"
+    )
 
 
 def _vocabulary(model: TextTarget) -> dict[str, int] | None:

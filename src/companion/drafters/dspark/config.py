@@ -1,0 +1,140 @@
+"""The numbers of a DSpark or DFlash drafter, as DeepSpec and z-lab write them into config.json.
+
+The two count a block differently. DeepSpec feeds block_size tokens, the anchor first, and each predicts the next one:
+gamma = block_size. z-lab (and the DFlash paper) feeds the anchor and block_size - 1 masks, and only the masks predict,
+each its own token: gamma = block_size - 1. DFlash in DeepSpec's layout is DSpark of rank 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from companion.engine.target import Qwen3Shape
+
+DEEPSPEC = "Qwen3DSparkModel"
+Z_LAB = "DFlashDraftModel"
+ARCHITECTURES = (DEEPSPEC, Z_LAB)
+
+HeadType = Literal["vanilla", "gated", "rnn"]
+
+
+@dataclass(frozen=True, slots=True)
+class DSparkConfig:
+    """A backbone of ``shape`` that reads target layers ``target_layer_ids`` (-1: the embedding), and its heads.
+
+    ``markov_rank`` 0 is DFlash. ``anchor_predicts`` False feeds one mask more and takes no prediction at the anchor.
+    ValueError where the numbers contradict each other.
+    """
+
+    shape: Qwen3Shape  # hidden size and vocabulary are the target's
+    mlp_width: int
+    block_size: int  # tokens fed per block: the anchor and the masks
+    target_layer_ids: tuple[int, ...]
+    mask_token_id: int
+    num_target_layers: int | None = None  # None: not stated
+    markov_rank: int = 0
+    markov_head_type: HeadType = "vanilla"
+    confidence_head: bool = False
+    confidence_reads_markov: bool = True  # the confidence head also sees W_1[x_{k-1}] (Eq. 7)
+    anchor_predicts: bool = True
+    own_embeddings: bool = True  # embedding and head are in the checkpoint; z-lab's takes the target's
+
+    def __post_init__(self) -> None:
+        if self.proposal_length < 1:
+            raise ValueError(
+                f"block_size is {self.block_size}, which leaves nothing to predict: it must be at least "
+                f"{1 if self.anchor_predicts else 2}"
+            )
+        if not self.target_layer_ids:
+            raise ValueError("target_layer_ids is empty: a drafter reads the outputs of at least one target layer")
+        if not 0 <= self.mask_token_id < self.shape.vocab_size:
+            raise ValueError(
+                f"the mask token {self.mask_token_id} is outside the vocabulary of {self.shape.vocab_size} tokens, so "
+                "it has no embedding"
+            )
+        if self.markov_rank < 0:
+            raise ValueError(f"markov_rank must be >= 0, got {self.markov_rank}; 0 is DFlash, without a Markov head")
+        if self.markov_head_type not in get_args(HeadType):
+            raise ValueError(f"markov_head_type must be vanilla, gated or rnn, got {self.markov_head_type!r}")
+        if self.confidence_head and self.confidence_reads_markov and not self.markov_rank:
+            raise ValueError("the confidence head is to read the Markov embedding, but markov_rank is 0: there is none")
+
+    @classmethod
+    def for_target(cls, target: Qwen3Shape, *, layers: int, **numbers: Any) -> DSparkConfig:
+        """A drafter of ``layers`` layers for a target of this shape, with its hidden size, heads and vocabulary.
+
+        ``numbers`` are the other fields; the embedding and the head are stored apart even where the target ties them.
+        """
+        shape = replace(target, layers=layers, tied=False)
+        return cls(shape, num_target_layers=target.layers, **numbers)
+
+    @property
+    def proposal_length(self) -> int:
+        """gamma: tokens drafted by one block."""
+        return self.block_size if self.anchor_predicts else self.block_size - 1
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> DSparkConfig:
+        """Read config.json of either layout; ValueError names what is missing or not computed here."""
+        z_lab = Z_LAB in (config.get("architectures") or ())
+        own = {**config, **(config.get("dflash_config") or {})} if z_lab else config
+        needed = ("intermediate_size", "block_size", "mask_token_id", "target_layer_ids")
+        missing = [key for key in needed if own.get(key) is None]
+        if missing:
+            raise ValueError(f"the configuration has no {missing[0]!r}: it is not that of a DSpark or DFlash drafter")
+        if own.get("is_causal") or own.get("causal"):
+            raise ValueError("the drafter is causal inside its block, and this backbone sees the whole block at once")
+        beyond = next((key for key in ("conv_kernel_size", "selector_rank", "projector_type") if own.get(key)), None)
+        if beyond is not None:
+            raise ValueError(f"the drafter's configuration asks for {beyond!r}, which plain DFlash does not have")
+        rank = own.get("markov_rank") or 0
+        return cls(
+            shape=Qwen3Shape.from_config(config),
+            mlp_width=own["intermediate_size"],
+            block_size=own["block_size"],
+            target_layer_ids=tuple(own["target_layer_ids"]),
+            mask_token_id=own["mask_token_id"],
+            num_target_layers=own.get("num_target_layers"),
+            markov_rank=rank,
+            markov_head_type=own.get("markov_head_type") or "vanilla",
+            confidence_head=bool(own.get("enable_confidence_head", False)),
+            confidence_reads_markov=bool(own.get("confidence_head_with_markov", rank > 0)),
+            anchor_predicts=own.get("anchor_predicts", not z_lab),
+            own_embeddings=not z_lab,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What config.json holds, in the layout it came from; `from_dict` reads it back."""
+        s = self.shape
+        common = {
+            "model_type": "qwen3",
+            "vocab_size": s.vocab_size,
+            "hidden_size": s.hidden,
+            "intermediate_size": self.mlp_width,
+            "num_hidden_layers": s.layers,
+            "num_attention_heads": s.heads,
+            "num_key_value_heads": s.kv_heads,
+            "head_dim": s.head_dim,
+            "rms_norm_eps": s.eps,
+            "rope_parameters": {"rope_type": "default", "rope_theta": s.rope_theta},
+            "max_position_embeddings": s.max_context,
+            "layer_types": ["full_attention"] * s.layers,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "tie_word_embeddings": s.tied,
+            "block_size": self.block_size,
+            "num_target_layers": self.num_target_layers,
+        }
+        block = {"mask_token_id": self.mask_token_id, "target_layer_ids": list(self.target_layer_ids)}
+        if not self.own_embeddings:
+            return common | {"architectures": [Z_LAB], "dflash_config": block}
+        heads: dict[str, Any] = {"markov_rank": self.markov_rank, "enable_confidence_head": self.confidence_head}
+        if self.markov_rank:
+            heads["markov_head_type"] = self.markov_head_type
+        if self.confidence_head:
+            heads["confidence_head_with_markov"] = self.confidence_reads_markov
+        if not self.anchor_predicts:
+            heads["anchor_predicts"] = False  # ours: DeepSpec's drafters always predict at the anchor
+        return common | block | heads | {"architectures": [DEEPSPEC]}
