@@ -82,7 +82,7 @@ def test_agreement_counts_against_the_sum_of_masses():
     assert (found.rounds, found.observed) == (4, 2)
     assert found.expected == pytest.approx(2.0)
     assert found.deviation == pytest.approx(np.sqrt(0.09 + 0.25 + 0.09 + 0.25))
-    assert found.z == 0.0
+    assert found.chance == 1.0
 
 
 def test_agreement_catches_an_engine_that_accepts_too_often():
@@ -90,7 +90,14 @@ def test_agreement_catches_an_engine_that_accepts_too_often():
     masses = rng.uniform(0, 0.3, 2000)
     honest = think_end.agreement(rounds_of(masses, rng.random(2000) < masses))
     eager = think_end.agreement(rounds_of(masses, rng.random(2000) < 1.5 * masses))
-    assert abs(honest.z) < 4 < eager.z
+    assert honest.chance > 0.01 > 1e-6 > eager.chance
+
+
+def test_a_chance_acceptance_among_masses_near_zero_is_no_alarm_and_many_are():
+    masses = [1e-5] * 2000  # a normal law with this variance would call one acceptance seven deviations
+    one, twenty = ([k < n for k in range(2000)] for n in (1, 20))
+    assert think_end.agreement(rounds_of(masses, one)).chance > 0.05
+    assert think_end.agreement(rounds_of(masses, twenty)).chance < 1e-10
 
 
 def test_nothing_judged_is_no_result():

@@ -105,6 +105,14 @@ def test_the_bootstrap_is_as_wide_as_the_theory_says(level: float, z: float) -> 
     assert (low + high) / 2 == pytest.approx(3.0, abs=0.03)
 
 
+def test_the_interval_of_a_ratio_is_the_bootstrap_of_the_same_metric() -> None:
+    rounds = [row((7 * i + request) % 5, 4, request=request) for request in range(15) for i in range(1 + request % 4)]
+    responses = metrics.by_prompt(rounds).values()
+    parts = [(sum(r.committed for r in rows), len(rows)) for rows in responses]
+    assert metrics.ratio_interval(parts) == metrics.bootstrap_interval(metrics.committed_per_round, rounds)
+    assert all(math.isnan(v) for v in metrics.ratio_interval([(1, 2)]) + metrics.ratio_interval([(0, 0), (0, 0)]))
+
+
 def test_requests_of_two_runs_are_two_responses() -> None:
     """Request numbers start again in every run, and prompts are asked again: neither alone names a response."""
     rounds = [replace(row(1, 2, request=request), prompt_id=prompt) for prompt in "ab" for request in (0, 1)]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -137,6 +137,25 @@ def bootstrap_interval(
         for _ in range(resamples)
     ]
     low, high = np.nanquantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def ratio_interval(
+    parts: Sequence[tuple[float, float]], *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of sum(numerators) / sum(denominators), one pair a response, responses resampled.
+
+    The same draws as `bootstrap_interval`, for a metric that is known as a ratio of sums; resamples without a
+    denominator are left out.
+    """
+    if len(parts) < 2:
+        return math.nan, math.nan
+    generator, values = np.random.default_rng(seed), np.array(parts, dtype=float)
+    draws = np.array([values[generator.integers(len(values), size=len(values))].sum(0) for _ in range(resamples)])
+    ratios = draws[draws[:, 1] > 0]
+    if not len(ratios):
+        return math.nan, math.nan
+    low, high = np.quantile(ratios[:, 0] / ratios[:, 1], [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

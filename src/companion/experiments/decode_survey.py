@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 import companion
 from companion.engine.generate import GenerationResult
 from companion.engine.load import TextTarget
-from companion.metrics import bootstrap_interval, committed_per_round, conditional_by_position, wilson
+from companion.metrics import (
+    bootstrap_interval,
+    by_prompt,
+    committed_per_round,
+    conditional_by_position,
+    ratio_interval,
+)
 from companion.protocols import Drafter, Phase, Policy
 from companion.rounds import Round, Rounds
 from companion.training.corpus import DOMAINS, MODES, held_out_samples
@@ -92,7 +98,7 @@ def _summaries(groups: Mapping[tuple[str, str], Iterable[Round]]) -> list[Accept
 
 @dataclass(frozen=True, slots=True)
 class PositionRate:
-    """Conditional acceptance at one draft position, with its Wilson interval."""
+    """Conditional acceptance at one draft position, with its interval over responses."""
 
     position: int
     rate: float
@@ -103,10 +109,11 @@ class PositionRate:
 
 def position_curve(rounds: Rounds, at_least: int = 30) -> list[PositionRate]:
     """Conditional acceptance at every position that at least ``at_least`` rounds reach."""
+    responses = [conditional_by_position(rows) for rows in by_prompt(rounds).values()]
     curve = []
     for k, (kept, judged) in enumerate(conditional_by_position(rounds), start=1):
         if judged >= max(1, at_least):
-            low, high = wilson(kept, judged)
+            low, high = ratio_interval([counts[k - 1] if k <= len(counts) else (0, 0) for counts in responses])
             curve.append(PositionRate(k, kept / judged, low, high, judged))
     return curve
 

@@ -197,5 +197,5 @@ def show(result: DrafterEvaluation) -> None:
     console.print(table)
     for b in result.bars:
         value = "no data" if b.value is None else f"{b.value:.2f} [{b.low or 0:.2f}, {b.high or 0:.2f}]"
-        console.print(f"{b.name}: at least {b.threshold:g}: {value}  {b.verdict}")
+        console.print(f"{b.name}: at least {b.threshold:g}: {value}  {b.outcome}")
     console.print(f"verdict: {result.verdict}")

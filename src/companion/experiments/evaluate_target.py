@@ -102,7 +102,7 @@ def show(result: TargetEvaluation) -> None:
         value = (
             "" if b.value is None else f"{100 * b.value:.1f} % [{100 * (b.low or 0):.1f}, {100 * (b.high or 0):.1f}]"
         )
-        table.add_row(b.name, f"{100 * b.threshold:.1f} %", value, str(b.trials), b.verdict)
+        table.add_row(b.name, f"{100 * b.threshold:.1f} %", value, str(b.trials), b.outcome)
     console.print(table)
     table = Table("kind", "T", "domain", "mode", "right", "span", "ends", "tokens", "think", "spans >= 100")
     for c in result.cells:

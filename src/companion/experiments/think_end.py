@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import exp, sqrt
 
 import torch
 from pydantic import BaseModel
@@ -64,8 +64,12 @@ class Agreement:
     deviation: float  # standard deviation of observed - expected
 
     @property
-    def z(self) -> float:
-        return (self.observed - self.expected) / self.deviation if self.deviation > 0.0 else 0.0
+    def chance(self) -> float:
+        """At most how likely an honest engine is to deviate this much: 2 exp(-D^2 / (2 V + 2 |D| / 3)), Freedman's
+        inequality for martingales with steps of at most 1. No normal law is assumed: with masses close to 0 and 1 the
+        variance V is far below 1."""
+        off = abs(self.observed - self.expected)
+        return min(1.0, 2 * exp(-(off**2) / (2 * self.deviation**2 + 2 * off / 3))) if off > 0 else 1.0
 
 
 def run(config: Config) -> tuple[Rounds, Agreement]:
