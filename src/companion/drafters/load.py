@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from companion.drafters.dspark.checkpoint import load_dspark
 from companion.drafters.dspark.config import ARCHITECTURES as DSPARK
 from companion.drafters.dspark.drafter import DSparkDrafter
+from companion.drafters.eagle3.checkpoint import load_eagle3
+from companion.drafters.eagle3.config import ARCHITECTURE as EAGLE3
+from companion.drafters.eagle3.drafter import Eagle3Drafter
 from companion.drafters.lookup import LookupDrafter
 from companion.drafters.model import ModelDrafter
 from companion.engine.load import EMBEDDED, TextTarget, find_model, load_target
@@ -23,7 +26,7 @@ def load_drafter(
 ) -> Drafter | None:
     """A drafter for ``target``: "none", "lookup", "draft" (the embedded draft model), a folder, or a hub id.
 
-    What a folder holds is read from its config.json: a DSpark or DFlash drafter, or a causal language model.
+    What a folder holds is read from its config.json: a DSpark, DFlash or Eagle3 drafter, or a causal language model.
     ``max_depth`` None means the drafter's own default; ``proposal`` applies to all but lookup. Raises ValueError for an
     unknown name, a broken folder, and a drafter or a draft model made for another target.
     """
@@ -41,16 +44,18 @@ def load_drafter(
         architectures = folder.config().get("architectures") or ()
     except ValueError as error:
         raise _unknown(name, error) from error
+    options: dict[str, Any] = {
+        "name": folder.name,
+        "max_depth": max_depth,
+        "proposal": proposal,
+        "device": target.device,
+        "dtype": target.dtype,
+        "usable_vocab": target.usable_vocab,
+    }
     if any(architecture in DSPARK for architecture in architectures):
-        return DSparkDrafter(
-            load_dspark(folder, target),
-            name=folder.name,
-            max_depth=max_depth,
-            proposal=proposal,
-            device=target.device,
-            dtype=target.dtype,
-            usable_vocab=target.usable_vocab,
-        )
+        return DSparkDrafter(load_dspark(folder, target), **options)
+    if EAGLE3 in architectures:
+        return Eagle3Drafter(load_eagle3(folder, target), **options)
     try:
         model = load_target(name, device=target.device, dtype=target.dtype, revision=revision)
     except ValueError as error:
