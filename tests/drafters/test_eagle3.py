@@ -178,6 +178,8 @@ def test_a_cache_that_grows_keeps_its_content():
         drafter.propose([c], [1])
         drafter.reset(request)
     assert drafter._slots.cache.slots == slots, "slots of finished requests are used again"
+    assert not drafter._newest
+    assert not drafter._unread
 
 
 def fitted_long():

@@ -53,11 +53,10 @@ def eagle3_loss(
     frozen copy of the target's head. Memory is that of K attention matrices [B, heads, T, T].
     """
     config = model.config
-    batch, tokens = input_ids.shape
-    last = torch.full((batch,), tokens - 1) if lengths is None else lengths.cpu() - 1
-    mask = loss_mask.bool().clone()
-    mask[torch.arange(batch), last] = False
-    row, position = mask.nonzero(as_tuple=True)  # the supervised (b, j); step k of position i uses j = i + k
+    tokens, device = input_ids.shape[1], input_ids.device
+    ends = torch.full((len(input_ids),), tokens) if lengths is None else lengths
+    has_next = torch.arange(tokens, device=device) < ends.to(device)[:, None] - 1  # the last token of a text has none
+    row, position = (loss_mask.bool() & has_next).nonzero(as_tuple=True)  # the supervised j = i + k of all texts
     with torch.no_grad():
         target = model.lm_head(target_hidden[row, position + 1]).float().softmax(-1)  # [n, V]
     sums = []
