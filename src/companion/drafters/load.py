@@ -11,6 +11,8 @@ from companion.drafters.eagle3.checkpoint import load_eagle3
 from companion.drafters.eagle3.config import ARCHITECTURE as EAGLE3
 from companion.drafters.eagle3.drafter import Eagle3Drafter
 from companion.drafters.lookup import LookupDrafter
+from companion.drafters.medusa import ARCHITECTURE as MEDUSA
+from companion.drafters.medusa import MedusaDrafter, load_medusa
 from companion.drafters.model import ModelDrafter
 from companion.engine.load import EMBEDDED, TextTarget, find_model, load_target
 from companion.protocols import Drafter
@@ -26,9 +28,9 @@ def load_drafter(
 ) -> Drafter | None:
     """A drafter for ``target``: "none", "lookup", "draft" (the embedded draft model), a folder, or a hub id.
 
-    What a folder holds is read from its config.json: a DSpark, DFlash or Eagle3 drafter, or a causal language model.
-    ``max_depth`` None means the drafter's own default; ``proposal`` applies to all but lookup. Raises ValueError for an
-    unknown name, a broken folder, and a drafter or a draft model made for another target.
+    What a folder holds is read from its config.json: a DSpark, DFlash or Eagle3 drafter, Medusa heads, or a causal
+    language model. ``max_depth`` None means the drafter's own default; ``proposal`` applies to all but lookup. Raises
+    ValueError for an unknown name, a broken folder, and a drafter or a draft model made for another target.
     """
     if name is None or name == "none":
         return None
@@ -56,6 +58,8 @@ def load_drafter(
         return DSparkDrafter(load_dspark(folder, target), **options)
     if EAGLE3 in architectures:
         return Eagle3Drafter(load_eagle3(folder, target), **options)
+    if MEDUSA in architectures:
+        return MedusaDrafter(load_medusa(folder, target), **options)
     try:
         model = load_target(name, device=target.device, dtype=target.dtype, revision=revision)
     except ValueError as error:

@@ -1,0 +1,234 @@
+"""Medusa-style heads: a backbone without depth, to show that any backbone takes DSpark's sequential heads.
+
+The sequential part of DSpark needs two things of a backbone, for every slot k of a block: a hidden state h_k and base
+logits U_k. Here they come from independent heads on one hidden state of the target, that of the token before the
+anchor, which is the newest that the target has read:
+
+    z = norm_in(H^(l)_{a-1}),    h_k = norm(z + silu(W_k z + b_k)),    U_k = W_head h_k
+
+so that slot k predicts the token at a + 1 + k, blind to the anchor and to every other slot. With a Markov head each
+slot also sees the token before it.
+
+To plug in another backbone, write a module that gives h_k, and hand h_k, U_k and the heads to
+`companion.drafters.dspark.sequential.draft_blocks`, as `MedusaDrafter.propose` does. The module trains with
+`companion.training.drafter_loss` if it has what `MedusaModel` has: ``config``, ``forward``, ``lm_head``,
+``markov_head``, ``confidence_head``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from companion.drafters.checkpoint import check_target, fill, write
+from companion.drafters.dspark.config import HeadType
+from companion.drafters.dspark.heads import ConfidenceHead, markov_head
+from companion.drafters.dspark.sequential import draft_blocks
+from companion.engine.load import ModelFolder
+from companion.engine.target import Qwen3Shape, Qwen3Target
+from companion.protocols import Context, Draft
+
+ARCHITECTURE = "MedusaHeads"
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaConfig:
+    """``heads`` slots on the output of layer ``target_layer_id`` of a target of ``shape``; ``markov_rank`` 0: none."""
+
+    shape: Qwen3Shape  # the target's own
+    heads: int
+    target_layer_id: int
+    markov_rank: int = 0
+    markov_head_type: HeadType = "vanilla"
+    confidence_head: bool = False
+
+    mask_token_id = 0  # fills the slots of a training block, where nobody reads it
+
+    def __post_init__(self) -> None:
+        if self.heads < 1:
+            raise ValueError(f"heads must be at least 1, got {self.heads}")
+        if self.markov_rank < 0:
+            raise ValueError(f"markov_rank must be >= 0, got {self.markov_rank}; 0 leaves the heads independent")
+
+    @property
+    def block_size(self) -> int:
+        return self.heads
+
+    @property
+    def proposal_length(self) -> int:
+        return self.heads
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> MedusaConfig:
+        """Read config.json, which is the target's with a few entries more."""
+        missing = [key for key in ("medusa_heads", "target_layer_id") if config.get(key) is None]
+        if missing:
+            raise ValueError(f"the configuration has no {missing[0]!r}: it is not that of Medusa heads")
+        return cls(
+            Qwen3Shape.from_config(config),
+            config["medusa_heads"],
+            config["target_layer_id"],
+            config.get("markov_rank", 0),
+            config.get("markov_head_type", "vanilla"),
+            config.get("confidence_head", False),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        s = self.shape
+        return {
+            "architectures": [ARCHITECTURE],
+            "model_type": "qwen3",
+            "vocab_size": s.vocab_size,
+            "hidden_size": s.hidden,
+            "num_hidden_layers": s.layers,
+            "num_attention_heads": s.heads,
+            "num_key_value_heads": s.kv_heads,
+            "head_dim": s.head_dim,
+            "rms_norm_eps": s.eps,
+            "rope_parameters": {"rope_type": "default", "rope_theta": s.rope_theta},
+            "max_position_embeddings": s.max_context,
+            "tie_word_embeddings": s.tied,
+            "medusa_heads": self.heads,
+            "target_layer_id": self.target_layer_id,
+            "markov_rank": self.markov_rank,
+            "markov_head_type": self.markov_head_type,
+            "confidence_head": self.confidence_head,
+        }
+
+
+class MedusaModel(nn.Module):
+    """The heads, and the target's output head, frozen. New heads all say what the target would say next."""
+
+    def __init__(self, config: MedusaConfig) -> None:
+        super().__init__()
+        self.config = config
+        shape, rank = config.shape, config.markov_rank
+        self.input_norm = nn.RMSNorm(shape.hidden, shape.eps)
+        self.heads = nn.Linear(shape.hidden, config.heads * shape.hidden)
+        self.norm = nn.RMSNorm(shape.hidden, shape.eps)
+        self.lm_head = nn.Linear(shape.hidden, shape.vocab_size, bias=False)
+        self.lm_head.requires_grad_(False)
+        self.markov_head = markov_head(config.markov_head_type, shape.vocab_size, rank, shape.hidden) if rank else None
+        self.confidence_head = ConfidenceHead(shape.hidden, rank) if config.confidence_head else None
+        nn.init.zeros_(self.heads.weight)
+        nn.init.zeros_(self.heads.bias)
+
+    def slots(self, hidden: Tensor) -> Tensor:  # [..., d] of the target, at the token before the anchor
+        """h_k, [..., k, d]."""
+        z = self.input_norm(hidden)
+        h: Tensor = self.norm(z[..., None, :] + F.silu(self.heads(z)).unflatten(-1, (self.config.heads, -1)))
+        return h
+
+    def forward(
+        self,
+        block: Tensor,  # [B, N] token ids, not read: N = blocks * heads
+        positions: Tensor,  # [B, N] absolute; the first of each block is its anchor's
+        features: Tensor,  # [B, T, 1, d]
+        mask: Tensor | None = None,  # not needed: no slot sees another
+    ) -> Tensor:
+        """h_k [B, N, d] of packed blocks, as the loss of DSpark asks for them."""
+        before = (positions[:, :: self.config.heads] - 1).clamp_min(0)  # [B, A]
+        rows = torch.arange(len(before), device=before.device)[:, None]
+        return self.slots(features[rows, before, 0]).flatten(1, 2)
+
+
+class MedusaDrafter:
+    """One product for the whole block, then the sequential loop; no cache, since only the newest feature is read.
+
+    Arguments as in `companion.drafters.dspark.drafter.DSparkDrafter`.
+    """
+
+    def __init__(
+        self,
+        model: MedusaModel,
+        *,
+        name: str = "medusa",
+        max_depth: int | None = None,
+        proposal: Literal["sampled", "greedy"] = "sampled",
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        usable_vocab: int | None = None,
+    ) -> None:
+        if proposal not in ("sampled", "greedy"):
+            raise ValueError(f"proposal must be 'sampled' or 'greedy', got {proposal!r}")
+        config = model.config
+        if max_depth is not None and not 1 <= max_depth <= config.heads:
+            raise ValueError(
+                f"drafter {name} has {config.heads} heads, and max_depth is {max_depth}: ask for 1 to {config.heads}"
+            )
+        self.name, self.config, self.max_depth = name, config, max_depth or config.heads
+        self.vocab_size, self.max_context = config.shape.vocab_size, config.shape.max_context
+        self.deterministic = proposal == "greedy"
+        self.taps: Sequence[int] = (config.target_layer_id,)
+        self.usable_vocab = usable_vocab or self.vocab_size
+        self._model = copy.deepcopy(model).requires_grad_(False).to(device, dtype)
+        self._newest: dict[int, tuple[int, Tensor]] = {}  # tokens before the anchor, and the state [d] of the last one
+
+    @torch.inference_mode()
+    def propose(self, contexts: Sequence[Context], depths: Sequence[int]) -> list[Draft]:
+        drafts = [Draft([]) for _ in contexts]
+        drafting = [i for i, depth in enumerate(depths) if depth]
+        if not drafting:
+            return drafts
+        model, deepest = self._model, max(depths)
+        if deepest > self.max_depth:
+            raise ValueError(f"drafter {self.name} proposes at most {self.max_depth} tokens, {deepest} were asked for")
+        hidden = model.slots(torch.stack([self._state(contexts[i]) for i in drafting]))[:, :deepest]  # h_k
+        logits = model.lm_head(hidden)  # U_k
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits[..., self.usable_vocab :] = float("-inf")
+        blocks = draft_blocks(
+            hidden,
+            logits,
+            [contexts[i] for i in drafting],
+            [depths[i] for i in drafting],
+            markov=model.markov_head,
+            confidence=model.confidence_head,
+            deterministic=self.deterministic,
+        )
+        for i, block in zip(drafting, blocks, strict=True):
+            drafts[i] = block
+        return drafts
+
+    def _state(self, context: Context) -> Tensor:
+        position, state = self._newest.get(context.request, (0, None))
+        if state is None or position != len(context.tokens) - 1:
+            raise ValueError(
+                f"drafter {self.name} has the target's features of {position} tokens of request {context.request}, "
+                f"whose text has {len(context.tokens) - 1} before its last: call observe after each round"
+            )
+        return state.to(self._model.lm_head.weight)
+
+    def observe(self, contexts: Sequence[Context], features: Sequence[Tensor | None]) -> None:
+        for context, rows in zip(contexts, features, strict=True):
+            if rows is not None and len(rows):
+                self._newest[context.request] = len(context.tokens) - 1, rows[-1, 0].clone()
+
+    def reset(self, request: int) -> None:
+        self._newest.pop(request, None)
+
+
+def load_medusa(folder: ModelFolder, target: Qwen3Target) -> MedusaModel:
+    """The heads in ``folder`` for ``target``, in its dtype; ValueError when they do not belong together."""
+    try:
+        config = MedusaConfig.from_dict(folder.config())
+    except ValueError as error:
+        raise ValueError(f"cannot use {folder.path} as a drafter: {error}") from error
+    check_target(folder.name, config.shape, (config.target_layer_id,), config.shape.layers, target)
+    model = MedusaModel(config)
+    fill(
+        model, folder.weights() | {"lm_head.weight": target.head}, folder.name, device=target.device, dtype=target.dtype
+    )
+    return model
+
+
+def save_medusa(model: MedusaModel, folder: Path, *, dtype: torch.dtype | None = None) -> None:
+    """Write config.json and model.safetensors, without the target's head; ``dtype`` None keeps the weights' own."""
+    write(folder, model.config.to_dict(), model, dtype=dtype, leave_out=("lm_head.weight",))
