@@ -1,4 +1,4 @@
-"""For `pytest --nbval`: standard error (bars, warnings of this or that version) is no result and is not compared."""
+"""For `pytest --nbval`: standard error (bars, warnings) is no result."""
 
 import pytest
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+ASK_ABOVE = 10 * 2**30  # bytes of features that are written without asking
 EXIT = {"holds": 0, "fails": 1, "inconclusive": 3}
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -37,6 +38,18 @@ Seed = Annotated[int, typer.Option(help="Same seed, same tokens, whatever shares
 class Planner(StrEnum):
     iid = "iid"
     certified = "certified"
+
+
+class DrafterKind(StrEnum):
+    dspark = "dspark"
+    dflash = "dflash"
+    eagle3 = "eagle3"
+
+
+class Head(StrEnum):
+    vanilla = "vanilla"
+    gated = "gated"
+    rnn = "rnn"
 
 
 class Proposal(StrEnum):
@@ -241,6 +254,51 @@ def train_draft(
     if steps is not None:
         config = replace(config, schedule=replace(config.schedule, steps=steps))
     _finish(train_draft(config, out).finished, out)
+
+
+@train.command("drafter")
+def train_drafter(
+    kind: Annotated[DrafterKind, typer.Option(help="DFlash is DSpark without heads.")] = DrafterKind.dspark,
+    head: Annotated[Head, typer.Option(help="DSpark's sequential head.")] = Head.vanilla,
+    think_share: Annotated[float, typer.Option(help="Share of thinking traces, 0 to 1.")] = 0.0,
+    samples: Annotated[int, typer.Option(help="Responses of the target to learn from.")] = 2400,
+    layers: Annotated[int, typer.Option(help="Drafter layers (Eagle3 has one).")] = 2,
+    block_size: Annotated[int, typer.Option(help="Tokens drafted at once; Eagle3: unrolled steps.")] = 7,
+    rank: Annotated[int, typer.Option(help="Of the Markov head.")] = 32,
+    target: TargetName = "tiny-qwen3",
+    seed: Annotated[int, typer.Option(help="Of initial weights, order and anchors; the traces keep theirs.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: the shipped drafters'.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/KIND.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Traces and features, to share between runs.")] = None,
+    workers: Annotated[int, typer.Option(help="Training processes.")] = 2,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before large features are written.")] = False,
+) -> None:
+    """Train DSpark, DFlash or Eagle3 on the target's own output and hidden states. Resumes what is in --out."""
+    from dataclasses import replace
+
+    from companion.training.drafter import DrafterConfig, dflash_config, train_drafter
+    from companion.training.regenerate import Regeneration
+
+    common: dict[str, Any] = {
+        "traces": Regeneration(target=target, seed=2, samples=samples, think_share=think_share),
+        "layers": 1 if kind is DrafterKind.eagle3 else layers,
+        "block_size": block_size,
+        "seed": seed,
+    }
+    if kind is DrafterKind.dflash:
+        config = dflash_config(**common)
+    else:
+        config = DrafterConfig(**common, kind=kind.value, head=head.value, rank=rank)  # type: ignore[arg-type]
+    if steps is not None:
+        config = replace(config, schedule=replace(config.schedule, steps=steps))
+
+    def agree(tokens: int, size: int) -> bool:
+        sentence = f"The target's hidden states take {tokens:,} tokens x {size // max(tokens, 1):,} bytes"
+        Console(stderr=True, highlight=False).print(f"{sentence} = {size / 2**30:.2f} GiB on disk.")
+        return yes or size < ASK_ABOVE or typer.confirm("Write them?")
+
+    folder = out or Path("runs") / kind.value
+    _finish(train_drafter(config, folder, data, workers=workers, agree=agree).finished, folder)
 
 
 def _finish(finished: bool, out: Path) -> None:

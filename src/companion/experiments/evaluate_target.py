@@ -16,7 +16,7 @@ import companion
 from companion.engine.generate import GenerationResult
 from companion.engine.load import TextTarget
 from companion.experiments.bars import Bar, Verdict, verdict
-from companion.experiments.target_report import Cell, EntropySummary, bars, cells, entropies
+from companion.experiments.target_report import Cell, EntropySummary, Proportion, bars, cells, entropies
 from companion.experiments.target_rows import Response, append, load_rows
 from companion.parallel import ordered_map
 from companion.provenance import collect, write_json
@@ -104,20 +104,11 @@ def show(result: TargetEvaluation) -> None:
         )
         table.add_row(b.name, f"{100 * b.threshold:.1f} %", value, str(b.trials), b.outcome)
     console.print(table)
-    table = Table("kind", "T", "domain", "mode", "right", "span", "ends", "tokens", "think", "spans >= 100")
+    table = Table("kind", "T", "domain", "mode", "n", "right", "span", "ends", "tokens", "think", "spans >= 100")
     for c in result.cells:
-        table.add_row(
-            c.kind,
-            str(c.temperature),
-            c.domain,
-            c.mode,
-            str(c.right or ""),
-            str(c.span_ok),
-            str(c.ended),
-            f"{c.mean_tokens:.0f}",
-            f"{c.mean_think_tokens:.0f}",
-            str(c.long_spans or ""),
-        )
+        shares = [_percent(c.right), _percent(c.span_ok), _percent(c.ended)]
+        lengths = [f"{c.mean_tokens:.0f}", f"{c.mean_think_tokens:.0f}", _percent(c.long_spans)]
+        table.add_row(c.kind, f"{c.temperature:g}", c.domain, c.mode, str(c.ended.trials), *shares, *lengths)
     console.print(table)
     table = Table("domain", "mode", "phase", "tokens", "mean nats", "< .05", "> 1", "> 2", "max")
     for e in result.entropy:
@@ -125,6 +116,10 @@ def show(result: TargetEvaluation) -> None:
         table.add_row(e.domain, e.mode, e.phase, str(e.tokens), f"{e.mean:.3f}", *shares, f"{e.maximum:.2f}")
     console.print(table)
     console.print(f"verdict: {result.verdict}")
+
+
+def _percent(p: Proportion | None) -> str:
+    return "" if p is None or p.value is None else f"{100 * p.value:.1f} %"
 
 
 def _plan(config: Config) -> list[tuple[float, Domain, Mode, Kind, int]]:

@@ -182,9 +182,18 @@ def _positions(task: Task[B], pool: int, index: int) -> Iterator[tuple[tuple[B, 
         pool, index = pool + 1, 0
 
 
+def _trainable(model: Module) -> dict[str, Tensor]:
+    return {n: p for n, p in model.named_parameters() if p.requires_grad}
+
+
 def _optimisers(model: Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    rest = [p for n, p in model.named_parameters() if not (p.ndim == 2 and "embed" not in n)]
+    tables = ("embed", "markov_w")  # one row a token: most rows have no gradient, and no common direction
+
+    def is_matrix(name: str, p: Tensor) -> bool:
+        return p.ndim == 2 and not any(table in name for table in tables)
+
+    matrices = [p for n, p in _trainable(model).items() if is_matrix(n, p)]
+    rest = [p for n, p in _trainable(model).items() if not is_matrix(n, p)]
     return [
         Muon(matrices, schedule.lr_matrices, schedule.momentum, schedule.weight_decay, schedule.ns_steps),
         torch.optim.AdamW(rest, schedule.lr_rest, betas=(0.9, 0.98), weight_decay=0.0, foreach=True),
@@ -193,7 +202,7 @@ def _optimisers(model: Module, schedule: Schedule) -> list[torch.optim.Optimizer
 
 def _backward(task: Task[B], model: Module, batches: tuple[B, ...]) -> tuple[float, float]:
     """Gradients of this process's batches (zero without any); returns their weight and their loss."""
-    for p in model.parameters():
+    for p in _trainable(model).values():
         p.grad = torch.zeros_like(p)
     weight = total = 0.0
     for batch in batches:
@@ -274,7 +283,7 @@ def _log(folder: Path, step: int, loss: float, norm: float, speed: float, second
 
 
 def _tensors(model: Module, optimisers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    names: dict[Tensor, str] = {p: n for n, p in model.named_parameters()}
+    names = {p: n for n, p in _trainable(model).items()}
     tensors = {f"model/{n}": p.detach() for p, n in names.items()}
     for o in optimisers:
         for p, state in o.state.items():
