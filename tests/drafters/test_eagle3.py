@@ -119,6 +119,22 @@ def test_batch_mates_and_their_order_change_no_token(temperature):
     assert texts(ids[::-1], 3) == alone
 
 
+def test_each_request_of_a_batch_has_its_own_sampling():
+    text = greedy_texts(24)[1]
+    mixed = [context(text, 0, 0.0), context(text, 1, 0.5, top_k=3), context(text, 2, 2.0)]
+    drafter = Eagle3Drafter(fitted_eagle3(), dtype=DOUBLE)
+    drafter.observe(mixed, [features(text)] * 3)
+    for asked, draft in zip(mixed, drafter.propose(mixed, [4, 3, 4]), strict=True):
+        alone = Eagle3Drafter(fitted_eagle3(), dtype=DOUBLE)
+        alone.observe([asked], [features(text)])
+        (expected,) = alone.propose([asked], [len(draft)])
+        assert draft.tokens == expected.tokens
+        if asked.request:
+            torch.testing.assert_close(draft.probs, expected.probs, atol=1e-9, rtol=0)
+        else:
+            assert draft.probs is None
+
+
 def test_drafted_pairs_leave_nothing_behind():
     """Accepted, rejected, replaced, ragged, skipped: always the proposal and cache of a drafter without a past."""
     drafter = Eagle3Drafter(fitted_eagle3(), dtype=DOUBLE, max_depth=6)

@@ -8,6 +8,7 @@ from drafters.eagle3_fitted import greedy_texts, prompts, target
 from engine.enumeration import distance, engine_law, plain_law
 from engine.models import decode_ids, edit_json, ours, reference_model
 from engine.tables import TableTarget, random_law
+from safetensors.torch import load_file
 
 from companion.drafters.load import load_drafter
 from companion.drafters.medusa import MedusaConfig, MedusaDrafter, MedusaModel, load_medusa, save_medusa
@@ -173,6 +174,7 @@ def test_batch_mates_and_their_order_change_no_token(fitted, temperature):
 def test_what_is_saved_is_loaded_again(kind, tmp_path):
     model = random_medusa(kind)
     save_medusa(model, tmp_path / "heads")
+    assert "lm_head.weight" not in load_file(tmp_path / "heads" / "model.safetensors"), "the target has it already"
     again = load_medusa(ModelFolder(tmp_path / "heads", "heads"), target())
     assert again.config == model.config
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
@@ -226,6 +228,17 @@ def test_a_drafter_that_was_not_shown_the_newest_state_says_so():
         drafter.propose([asked], [2])
     drafter.reset(0)
     drafter.reset(0)
+    with pytest.raises(ValueError, match="features of 0 tokens"):
+        drafter.propose([asked], [2])
+
+
+@pytest.mark.parametrize("proposal", ["sampled", "greedy"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_deterministic_proposal_comes_without_a_soft_q(proposal, temperature):
+    drafter, asked = MedusaDrafter(random_medusa("vanilla"), proposal=proposal), context([1, 2, 3], 0, temperature)
+    drafter.observe([asked], [features(asked.tokens).float()])
+    assert drafter.deterministic == (proposal == "greedy")
+    assert (drafter.propose([asked], [4])[0].probs is None) == (proposal == "greedy" or temperature == 0.0)
 
 
 def test_ids_that_the_tokenizer_does_not_know_are_never_drafted():
