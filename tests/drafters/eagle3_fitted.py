@@ -60,7 +60,7 @@ def teach(model: Eagle3, texts: Tensor, steps: int) -> list[float]:  # [B, T] of
     features = of.forward(batch, cache, taps=(*model.config.target_layer_ids, 2)).features  # 2: the last layer
     assert features is not None
     features = features.clone().unflatten(0, texts.shape)  # out of inference mode
-    last = torch.rms_norm(features[:, :, -1], (of.shape.hidden,), of.final_norm, of.shape.eps)
+    last = of.final_norm(features[:, :, -1])
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.0)
     losses = []
     for _ in range(steps):

@@ -52,7 +52,7 @@ def test_four_rounds_with_a_growing_cache(whose):
     else:
         batch = single(ids, slot=0, cached=0, device=target().device)
         features = target().forward(batch, target().new_cache(1, 36), taps=(0, 1, 2)).features
-        hidden_tolerance = {"atol": 3e-5, "rtol": 0}  # see `features_in_blocks`
+        hidden_tolerance = {"atol": 5e-5, "rtol": 0}  # see `features_in_blocks`
     drafter, seen = watched_drafter()
     for number, (read, anchor) in enumerate(zip([0, *ANCHORS], ANCHORS, strict=False), start=1):
         there = {k.split(".", 1)[1]: v for k, v in golden.items() if k.startswith(f"round{number}.")}

@@ -101,7 +101,7 @@ def batch():
     of, texts = target(), torch.tensor([text[:40] for text in greedy_texts(44)])
     stream = ragged([(i, 0, row) for i, row in enumerate(texts.tolist())], of.device)
     seen = of.forward(stream, of.new_cache(len(texts), 40), taps=(1, 2)).features.clone().unflatten(0, texts.shape)
-    last = torch.rms_norm(seen[:, :, 1], (of.shape.hidden,), of.final_norm, of.shape.eps)
+    last = of.final_norm(seen[:, :, 1])
     anchors = torch.arange(2, 38).expand(len(texts), -1)
     blocks = pack_blocks(texts, torch.ones_like(texts), anchors, torch.ones_like(anchors).bool(), config("none"))
     return blocks, seen[:, :, :1], last

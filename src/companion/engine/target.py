@@ -17,6 +17,7 @@ from torch import Tensor
 
 from companion.engine.attention import AttentionPlan
 from companion.engine.cache import Cache
+from companion.engine.norm import RMSNorm
 from companion.protocols import KVCache, RaggedBatch, TargetOutput
 
 
@@ -128,9 +129,13 @@ class Qwen3Target:
         # as transformers: a head in the file is used, a missing one is the embedding where the configuration ties them
         separate = "lm_head.weight" in weights or not shape.tied
         self.head = take("lm_head.weight", shape.vocab_size, shape.hidden) if separate else self.embedding
-        self.final_norm = take("model.norm.weight", shape.hidden)
+        self.final_norm = RMSNorm(take("model.norm.weight", shape.hidden), shape.eps)
         width = len(weights.get("model.layers.0.mlp.gate_proj.weight", ()))
         self.layers = [self._fuse(take, f"model.layers.{i}.", width) for i in range(shape.layers)]
+        self.norms = [
+            tuple(RMSNorm(w, shape.eps) for w in (layer.input_norm, layer.qk_norm, layer.mlp_norm))
+            for layer in self.layers
+        ]
         self.cos, self.signed_sin = self._rotary_table()
 
     def _fuse(self, take: Any, prefix: str, width: int) -> Layer:
@@ -164,7 +169,7 @@ class Qwen3Target:
     @property
     def parameters(self) -> int:
         """Number of weights, a tied head counted once."""
-        tensors = [self.embedding, self.final_norm, *(w for layer in self.layers for w in layer)]
+        tensors = [self.embedding, self.final_norm.weight, *(w for layer in self.layers for w in layer)]
         extra = self.shape.layers * (self.shape.heads + self.shape.kv_heads - 2) * self.shape.head_dim  # expanded norms
         untied = self.head.numel() if self.head is not self.embedding else 0
         return sum(t.numel() for t in tensors) - extra + untied
@@ -190,16 +195,15 @@ class Qwen3Target:
         x = F.embedding(batch.tokens, self.embedding)  # [N, d]
         tapped = {-1: x} if -1 in taps else {}
         for index, layer in enumerate(self.layers):
-            x = x + self._attention(index, layer, x, cos, sin, plan)
-            x = x + self._mlp(layer, x)
+            input_norm, qk_norm, mlp_norm = self.norms[index]
+            x = x + self._attention(index, layer, input_norm(x), qk_norm, cos, sin, plan)
+            x = x + self._mlp(layer, mlp_norm(x))
             if index in taps:
                 tapped[index] = x
         for slot, start, stop, length in plan.spans:
             cache.lengths[slot] = length + stop - start
         rows = x if batch.logit_rows is None else x[batch.logit_rows]
-        logits = F.linear(
-            torch.rms_norm(rows, (self.shape.hidden,), self.final_norm, self.shape.eps), self.head
-        ).float()
+        logits = F.linear(self.final_norm(rows), self.head).float()
         if self.usable_vocab < self.vocab_size:
             logits[:, self.usable_vocab :] = float("-inf")
         features = torch.stack([tapped[i] for i in taps], dim=1) if taps else None
@@ -209,24 +213,22 @@ class Qwen3Target:
         self,
         index: int,
         layer: Layer,
-        x: Tensor,  # [N, d]
+        x: Tensor,  # [N, d], normed
+        qk_norm: RMSNorm,
         cos: Tensor,  # [N, 1, head_dim]
         sin: Tensor,
         plan: AttentionPlan,
     ) -> Tensor:
         s = self.shape
-        qkv = torch.rms_norm(x, (s.hidden,), layer.input_norm, s.eps) @ layer.qkv
-        qkv = qkv.view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
+        qkv = (x @ layer.qkv).view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
         qk, v = qkv[:, : s.heads + s.kv_heads], qkv[:, s.heads + s.kv_heads :]
-        qk = torch.rms_norm(qk, (s.head_dim,), None, s.eps) * layer.qk_norm
+        qk = qk_norm(qk)
         qk = torch.addcmul(qk * cos, torch.roll(qk, s.head_dim // 2, -1), sin)
         plan.append(index, qk[:, s.heads :], v)
         return plan.attend(index, qk[:, : s.heads]) @ layer.out
 
-    def _mlp(self, layer: Layer, x: Tensor) -> Tensor:  # [N, d]
-        gate, up = (torch.rms_norm(x, (self.shape.hidden,), layer.mlp_norm, self.shape.eps) @ layer.gate_up).chunk(
-            2, -1
-        )
+    def _mlp(self, layer: Layer, x: Tensor) -> Tensor:  # [N, d], normed
+        gate, up = (x @ layer.gate_up).chunk(2, -1)
         return (F.silu(gate) * up) @ layer.down
 
     def logits(self, tokens: Sequence[int]) -> Tensor:

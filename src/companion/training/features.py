@@ -122,5 +122,4 @@ def features(target: TextTarget, tokens: Sequence[int], layers: Sequence[int]) -
     batch.logit_rows = torch.tensor([len(tokens) - 1], device=target.device)  # the head's work is not needed
     output = target.forward(batch, target.new_cache(1, len(tokens)), [*layers, last])
     assert output.features is not None
-    normed = torch.rms_norm(output.features[:, -1], (target.shape.hidden,), target.final_norm, target.shape.eps)
-    return output.features[:, :-1], normed
+    return output.features[:, :-1], target.final_norm(output.features[:, -1])
