@@ -225,6 +225,17 @@ def test_a_deterministic_proposal_comes_without_a_soft_q(proposal, temperature):
         assert draft.tokens == best.propose([greedy_request], [4])[0].tokens
 
 
+def test_in_half_precision_q_is_still_full_and_what_was_drawn_from():
+    text = greedy_texts(24)[1]
+    drafter, asked = Eagle3Drafter(fitted_eagle3(), dtype=torch.bfloat16), context(text)
+    drafter.observe([asked], [features(text).bfloat16()])
+    (draft,) = drafter.propose([asked], [4])
+    assert draft.probs.dtype == torch.float32
+    assert float((draft.probs.sum(-1) - 1).abs().max()) < 1e-6
+    for k, token in enumerate(draft.tokens):
+        assert token == asked.draws.token(draft.probs[k], "draft/0", len(text) + k)
+
+
 def test_ids_that_the_tokenizer_does_not_know_are_never_drafted():
     text = greedy_texts(24)[0]
     whole, asked = informed(text, temperature=0.0, max_depth=8)
