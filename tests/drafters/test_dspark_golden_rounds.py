@@ -35,7 +35,7 @@ def test_rounds_of_the_drafter(name, monkeypatch):
         made.observe([request], [features(numbers, number)])
         (draft,) = made.propose([request], [5])
         close(seen["hidden"][0], numbers[f"{key}block_hidden"], 2e-5)
-        logits = seen["hidden"][0] @ made._head.T
+        logits = seen["hidden"][0] @ made._head
         close(logits[:, COLUMNS], numbers[f"{key}base_logits"], 5e-5)
         assert draft.tokens == numbers[f"{key}draft_tokens"].tolist()
         assert made._slots.cache.lengths == [len(request.tokens) - 1]

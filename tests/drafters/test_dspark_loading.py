@@ -38,7 +38,7 @@ def logits(made):
     c = Context(0, list(range(10)), Sampling(1.0), None)
     made.observe([c], [torch.randn(9, len(made.taps), 64, generator=torch.Generator().manual_seed(0))])
     slots = made._read_features([c])
-    out = made._backbone.hidden([9], slots, made._slots.cache) @ made._head.T
+    out = made._backbone.hidden([9], slots, made._slots.cache) @ made._head
     made.reset(0)
     return out
 
@@ -67,9 +67,10 @@ def test_half_precision_files(name, tmp_path):
 
 
 def test_embedding_and_head_are_the_targets_tensors_where_they_are_the_same():
-    target, made = target_of("dspark_vanilla"), drafter("dspark_vanilla")
-    assert made._backbone.embedding.data_ptr() == target.embedding.data_ptr()
-    assert made._head.data_ptr() == target.head.data_ptr()
+    target, loaded = target_of("dspark_vanilla"), model("dspark_vanilla")
+    assert loaded.embed_tokens.weight.data_ptr() == target.embedding.data_ptr()
+    assert loaded.lm_head.weight.data_ptr() == target.head.data_ptr()
+    assert DSparkDrafter(loaded)._backbone.embedding.data_ptr() == target.embedding.data_ptr()
 
 
 def test_another_embedding_is_kept(copy):
@@ -109,7 +110,7 @@ def test_z_labs_layout_predicts_at_the_masks_only(tmp_path):
     """Same weights, same block: the prediction at the anchor is not taken, and the others shift by one."""
     made, deepspec = load(z_lab("dflash", tmp_path / "z")), drafter("dflash")
     assert (made.max_depth, deepspec.max_depth) == (4, 5)
-    assert made._head.data_ptr() == target_of("dflash").head.data_ptr()
+    assert torch.equal(made._head, target_of("dflash").head.T)
     torch.testing.assert_close(logits(made), logits(deepspec)[:, 1:])
     prompt = read_json("e2e")["prompts"][1]
     greedy = read_json("e2e")["runs"]["dflash"]["temperature0"][1]["new_token_ids"]
@@ -188,6 +189,11 @@ def test_other_shapes(head, tmp_path):
     assert all(len(row.confidence or []) == row.drafted for row in spoken.rounds)
 
 
+def test_z_labs_layout_has_no_place_for_heads():
+    with pytest.raises(ValueError, match="plain DFlash: no Markov head, no confidence head, no prediction at"):
+        replace(model("dspark_vanilla").config, own_embeddings=False, anchor_predicts=False)
+
+
 def test_a_model_of_random_weights_becomes_a_drafter():
     config = replace(model("dspark_rnn").config, block_size=7)
     assert DSparkDrafter(DSparkModel(config)).max_depth == 7
@@ -236,7 +242,9 @@ DAMAGE = {
     "rank": (edit(markov_rank=-1), "markov_rank must be >= 0, got -1"),
     "head type": (edit(markov_head_type="lstm"), "markov_head_type must be vanilla, gated or rnn, got 'lstm'"),
     "confidence": (edit(markov_rank=0, confidence_head_with_markov=True), "markov_rank is 0: there is none"),
-    "no block size": (edit(block_size=None), "no 'block_size': it is not that of a DSpark or DFlash drafter"),
+    "no block size": (edit(block_size=None), "no number 'block_size', as a DSpark or DFlash drafter's has"),
+    "block size as text": (edit(block_size="5"), "no number 'block_size'"),
+    "layer ids as text": (edit(target_layer_ids=["0", "2"]), "no number 'target_layer_ids'"),
     "model type": (edit(model_type="gemma4"), "of type 'gemma4', and this engine computes 'qwen3' only"),
     "sliding": (edit(layer_types=["full_attention", "sliding_attention"]), "sliding-window attention"),
     "yarn": (edit(rope_parameters={"rope_type": "yarn", "rope_theta": 1e6}), "rope_type 'yarn' is not supported"),

@@ -32,7 +32,7 @@ class RotaryTable(nn.Module):
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:  # [..., heads, head_dim]
     cos, signed_sin = rotary
-    return x * cos + torch.roll(x, x.shape[-1] // 2, -1) * signed_sin
+    return torch.addcmul(x * cos, torch.roll(x, x.shape[-1] // 2, -1), signed_sin)
 
 
 class Attention(nn.Module):

@@ -60,6 +60,10 @@ class DSparkConfig:
             raise ValueError(f"markov_head_type must be vanilla, gated or rnn, got {self.markov_head_type!r}")
         if self.confidence_head and self.confidence_reads_markov and not self.markov_rank:
             raise ValueError("the confidence head is to read the Markov embedding, but markov_rank is 0: there is none")
+        if not self.own_embeddings and (self.markov_rank or self.confidence_head or self.anchor_predicts):
+            raise ValueError(
+                "z-lab's layout holds plain DFlash: no Markov head, no confidence head, no prediction at the anchor"
+            )
 
     @classmethod
     def for_target(cls, target: Qwen3Shape, *, layers: int, **numbers: Any) -> DSparkConfig:
@@ -80,10 +84,13 @@ class DSparkConfig:
         """Read config.json of either layout; ValueError names what is missing or not computed here."""
         z_lab = Z_LAB in (config.get("architectures") or ())
         own = {**config, **(config.get("dflash_config") or {})} if z_lab else config
-        needed = ("intermediate_size", "block_size", "mask_token_id", "target_layer_ids")
-        missing = [key for key in needed if own.get(key) is None]
+        needed = ("intermediate_size", "block_size", "mask_token_id")
+        missing = [key for key in needed if not isinstance(own.get(key), int)]
+        layer_ids = own.get("target_layer_ids")
+        if not isinstance(layer_ids, list) or not all(isinstance(i, int) for i in layer_ids):
+            missing.append("target_layer_ids")
         if missing:
-            raise ValueError(f"the configuration has no {missing[0]!r}: it is not that of a DSpark or DFlash drafter")
+            raise ValueError(f"the configuration has no number {missing[0]!r}, as a DSpark or DFlash drafter's has")
         if own.get("is_causal") or own.get("causal"):
             raise ValueError("the drafter is causal inside its block, and this backbone sees the whole block at once")
         beyond = next((key for key in ("conv_kernel_size", "selector_rank", "projector_type") if own.get(key)), None)
@@ -94,7 +101,7 @@ class DSparkConfig:
             shape=Qwen3Shape.from_config(config),
             mlp_width=own["intermediate_size"],
             block_size=own["block_size"],
-            target_layer_ids=tuple(own["target_layer_ids"]),
+            target_layer_ids=tuple(layer_ids or ()),
             mask_token_id=own["mask_token_id"],
             num_target_layers=own.get("num_target_layers"),
             markov_rank=rank,

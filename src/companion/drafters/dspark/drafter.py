@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from companion.drafters.dspark.fused import FusedBackbone, Rows
+from companion.drafters.dspark.fused import FusedBackbone, Rows, product_form
 from companion.drafters.dspark.model import DSparkModel
 from companion.drafters.dspark.sequential import draft_blocks
 from companion.drafters.slots import Slots
@@ -55,11 +54,13 @@ class DSparkDrafter:
         self.taps: Sequence[int] = config.target_layer_ids
         device = torch.device(device)
         self._backbone = FusedBackbone(model, config, model.embed_tokens.weight, device=device, dtype=dtype)
-        self._head = model.lm_head.weight.detach().to(device, dtype)
+        self._head = product_form(model.lm_head.weight.detach().to(device, dtype))  # [d, V]
         self._markov = copy.deepcopy(model.markov_head)
         self._confidence = copy.deepcopy(model.confidence_head)
         for head in filter(None, (self._markov, self._confidence)):
             head.requires_grad_(False).to(device, dtype)
+        if self._markov is not None:
+            self._markov.markov_w2.weight.data = product_form(self._markov.markov_w2.weight.data).t()
         self._slots = Slots(config.shape, self.max_context + config.block_size, device, dtype)
         self._unread: dict[int, list[Tensor]] = {}  # features that wait for the request's next draft
 
@@ -75,9 +76,10 @@ class DSparkDrafter:
             raise ValueError(f"drafter {self.name} proposes at most {self.max_depth} tokens, {deepest} were asked for")
         slots = self._read_features(chosen)
         hidden = self._backbone.hidden([c.tokens[-1] for c in chosen], slots, self._slots.cache)[:, :deepest]
-        logits = F.linear(hidden, self._head)  # U_k
+        logits = hidden @ self._head  # U_k
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        logits[..., self.usable_vocab :] = float("-inf")
+        if self.usable_vocab < self.vocab_size:
+            logits[..., self.usable_vocab :] = float("-inf")
         blocks = draft_blocks(
             hidden,
             logits,
@@ -95,9 +97,8 @@ class DSparkDrafter:
         """Bring the cache of each request up to its anchor, all in one stream; returns their slots."""
         slots = [self._slots.slot(context.request) for context in contexts]
         cache = self._slots.reserve(max(len(context.tokens) for context in contexts) - 1 + self.config.block_size)
-        new = [self._unread.pop(context.request, []) for context in contexts]
         starts = [cache.lengths[slot] for slot in slots]
-        counts = [sum(map(len, features)) for features in new]
+        counts = [sum(map(len, self._unread.get(context.request, ()))) for context in contexts]
         for context, start, count in zip(contexts, starts, counts, strict=True):
             if start + count != len(context.tokens) - 1:
                 raise ValueError(
@@ -105,10 +106,11 @@ class DSparkDrafter:
                     f"{context.request}, whose text has {len(context.tokens) - 1} before its last: call observe after "
                     "each round"
                 )
-        if any(counts):
-            some = [i for i, count in enumerate(counts) if count]
-            features = torch.cat([f for i in some for f in new[i]]).to(self._backbone.device, self._backbone.dtype)
-            rows = Rows.of([(slots[i], starts[i], counts[i]) for i in some], features.device)
+        new = [i for i, count in enumerate(counts) if count]
+        if new:
+            unread = [rows for i in new for rows in self._unread.pop(contexts[i].request)]
+            features = torch.cat(unread).to(self._backbone.device, self._backbone.dtype)
+            rows = Rows([(slots[i], starts[i], counts[i]) for i in new], features.device)
             self._backbone.inject(features, rows, cache)
         return slots
 

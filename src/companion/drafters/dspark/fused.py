@@ -8,7 +8,6 @@ rows and not counted, so that the next round overwrites them: rollback as a leng
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,32 +19,31 @@ from companion.drafters.dspark.config import DSparkConfig
 from companion.engine.cache import Cache
 
 
-class Rows(NamedTuple):
+class Rows:
     """Rows of several requests in one stream, and where each goes in the cache."""
 
-    spans: list[tuple[int, int, int]]  # slot, first position and number of rows of each request
-    positions: Tensor  # [N]
-    owners: Tensor | None  # [N] slot of each row; None: one request
-
-    @classmethod
-    def of(cls, spans: list[tuple[int, int, int]], device: torch.device) -> Rows:
-        positions = [torch.arange(start, start + count, device=device) for _, start, count in spans]
+    def __init__(self, spans: list[tuple[int, int, int]], device: torch.device) -> None:
+        """``spans``: slot, first position and number of rows of each request."""
+        self.spans = spans
+        self.positions: slice | Tensor  # [N]
+        self.owners: Tensor | None = None  # [N] slot of each row; None: one request
         if len(spans) == 1:
-            return cls(spans, positions[0], None)
-        slots, _, counts = (torch.tensor(column, device=device) for column in zip(*spans, strict=True))
-        return cls(spans, torch.cat(positions), slots.repeat_interleave(counts))
-
-    def write(
-        self,
-        cached: Tensor,  # [..., slots, kv_heads, capacity, head_dim]
-        rows: Tensor,  # [N, ..., kv_heads, head_dim]
-    ) -> None:
-        """Put each row at its position in its request's slot; leading dimensions are layers."""
-        if self.owners is None:
-            slot, start, count = self.spans[0]
-            cached[..., slot, :, start : start + count, :] = rows.movedim(0, -2)
+            _, start, count = spans[0]
+            self.positions = slice(start, start + count)
         else:
-            cached[..., self.owners, :, self.positions, :] = rows
+            slots, _, counts = (torch.tensor(column, device=device) for column in zip(*spans, strict=True))
+            self.positions = torch.cat([torch.arange(start, start + n, device=device) for _, start, n in spans])
+            self.owners = slots.repeat_interleave(counts, output_size=len(self.positions))
+
+    def places(self, cached: Tensor) -> Tensor:  # [L, slots, kv_heads, capacity, head_dim]
+        """Where the rows go: for one request that piece of its slot, [L, kv_heads, N, head_dim], else all slots."""
+        return cached if self.owners is not None else cached[:, self.spans[0][0], :, self.positions]
+
+    def write(self, place: Tensor, rows: Tensor) -> None:  # [N, L, kv_heads, head_dim], or without L into one layer
+        if self.owners is None:
+            place.copy_(rows.movedim(0, -2))
+        else:
+            place[..., self.owners, :, self.positions, :] = rows
 
 
 class FusedBackbone:
@@ -68,6 +66,7 @@ class FusedBackbone:
 
         self.config, self.device, self.dtype = config, device, dtype
         self.embedding = embedding.detach().to(device, dtype)
+        self.masks = self.embedding[[config.mask_token_id]].repeat(config.block_size, 1)  # [block, d]
         self.fc = across(model.fc.weight)
         self.hidden_norm, self.norm = own(model.hidden_norm.weight), own(model.norm.weight)
         layers = [layer for layer in model.layers if isinstance(layer, InjectedLayer)]
@@ -75,6 +74,9 @@ class FusedBackbone:
         self.layers = [fuse_layer(layer, config.shape, device, dtype) for layer in layers]
         self.inject_kv = across(*(a.k_proj.weight for a in attention), *(a.v_proj.weight for a in attention))
         self.inject_norm = torch.stack([own(a.k_norm.weight) for a in attention])[:, None]  # [L, 1, head_dim]
+        d, single = config.shape.hidden, dtype in (torch.float32, torch.float64)
+        self.mean = torch.full((d, 1), 1.0 / d, dtype=dtype) if single and device.type == "cpu" else None
+        self.eps = torch.tensor(config.shape.eps, dtype=dtype)
         self.cos = own(model.rotary.cos)  # [P, 1, head_dim]
         self.signed_sin = own(model.rotary.signed_sin)
 
@@ -82,12 +84,12 @@ class FusedBackbone:
     def inject(self, features: Tensor, rows: Rows, cache: Cache) -> None:  # [N, m, d]
         """Append the context of Eq. 2 to the keys and values of every layer (Eq. 3)."""
         s = self.config.shape
-        context = torch.rms_norm(features.flatten(1) @ self.fc, (s.hidden,), self.hidden_norm, s.eps)  # [N, d]
+        context = self._normed(features.flatten(1) @ self.fc) * self.hidden_norm  # [N, d]
         k, v = (context @ self.inject_kv).view(-1, 2, s.layers, s.kv_heads, s.head_dim).unbind(1)
         k = torch.rms_norm(k, (s.head_dim,), None, s.eps) * self.inject_norm
-        k = rotate(k, (self.cos[rows.positions, None], self.signed_sin[rows.positions, None]))
-        rows.write(cache.keys, k)
-        rows.write(cache.values, v)
+        cos, signed_sin = self.cos[rows.positions], self.signed_sin[rows.positions]
+        rows.write(rows.places(cache.keys), rotate(k, (cos[:, None], signed_sin[:, None])))
+        rows.write(rows.places(cache.values), v)
         for slot, start, count in rows.spans:
             cache.lengths[slot] = start + count
 
@@ -95,24 +97,29 @@ class FusedBackbone:
     def hidden(self, anchors: Sequence[int], slots: list[int], cache: Cache) -> Tensor:
         """h_k [R, gamma, d] of the block of each request: its anchor, then masks, behind what its slot holds."""
         c, s = self.config, self.config.shape
-        rows = Rows.of([(slot, cache.lengths[slot], c.block_size) for slot in slots], self.device)
-        block = torch.full((len(slots), c.block_size), c.mask_token_id, device=self.device)
-        block[:, 0] = torch.tensor(anchors, device=self.device)
-        rotary = (self.cos[rows.positions], self.signed_sin[rows.positions])
+        rows = Rows([(slot, cache.lengths[slot], c.block_size) for slot in slots], self.device)
+        rotary = (self.cos[rows.positions], self.signed_sin[rows.positions])  # [N, 1, head_dim]
         seen = _Seen(rows, cache)
-        x = F.embedding(block.flatten(), self.embedding)  # [N, d]
+        x = self.masks.repeat(len(slots), 1)  # [N, d]
+        x[:: c.block_size] = F.embedding(torch.tensor(anchors, device=self.device), self.embedding)
         for index, layer in enumerate(self.layers):
-            qkv = torch.rms_norm(x, (s.hidden,), layer.input_norm, s.eps) @ layer.qkv
+            qkv = (self._normed(x) * layer.input_norm) @ layer.qkv
             qkv = qkv.view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
             qk = torch.rms_norm(qkv[:, : -s.kv_heads], (s.head_dim,), None, s.eps) * layer.qk_norm
             qk = rotate(qk, rotary)
-            rows.write(cache.keys[index], qk[:, s.heads :])
-            rows.write(cache.values[index], qkv[:, -s.kv_heads :])
+            rows.write(seen.new_keys[index], qk[:, s.heads :])
+            rows.write(seen.new_values[index], qkv[:, -s.kv_heads :])
             x = x + seen.attend(index, qk[:, : s.heads]) @ layer.out
-            gate, up = (torch.rms_norm(x, (s.hidden,), layer.mlp_norm, s.eps) @ layer.gate_up).chunk(2, -1)
+            gate, up = ((self._normed(x) * layer.mlp_norm) @ layer.gate_up).chunk(2, -1)
             x = x + (F.silu(gate) * up) @ layer.down
-        predicting = x.view(len(slots), c.block_size, -1)[:, c.block_size - c.proposal_length :]
-        return torch.rms_norm(predicting, (s.hidden,), self.norm, s.eps)
+        hidden = (self._normed(x) * self.norm).view(len(slots), c.block_size, -1)
+        return hidden[:, c.block_size - c.proposal_length :]
+
+    def _normed(self, x: Tensor) -> Tensor:  # [N, d]
+        """Rows over their root mean square. On a CPU the mean of so few rows is fastest as a product."""
+        if self.mean is None:
+            return torch.rms_norm(x, (x.shape[1],), None, self.config.shape.eps)
+        return x * torch.addmm(self.eps, x * x, self.mean).rsqrt_()
 
 
 class _Seen:
@@ -132,6 +139,7 @@ class _Seen:
             self.mask = zeros.masked_fill_(beyond, float("-inf"))[:, None, None]  # [R, 1, 1, end]
         window = (slice(None), slice(first, first + len(slots)) if neighbours else slice(None), slice(None), slice(end))
         self.keys, self.values = cache.keys[window].unbind(), cache.values[window].unbind()
+        self.new_keys, self.new_values = rows.places(cache.keys).unbind(), rows.places(cache.values).unbind()
 
     def attend(self, layer: int, q: Tensor) -> Tensor:  # [N, heads, d] -> [N, heads * d]
         k, v = self.keys[layer], self.values[layer]
@@ -140,3 +148,8 @@ class _Seen:
         split = q.view(self.requests, -1, *q.shape[1:]).transpose(1, 2)  # [R, heads, block, d]
         out = F.scaled_dot_product_attention(split, k, v, attn_mask=self.mask, enable_gqa=True)
         return out.transpose(1, 2).reshape(len(q), -1)
+
+
+def product_form(weight: Tensor) -> Tensor:  # [out, in] -> [in, out]
+    """The transpose; stored that way on a CPU, where a product with few rows then takes half the time."""
+    return weight.t().contiguous() if weight.device.type == "cpu" else weight.t()

@@ -17,6 +17,7 @@ names of DeepSpec's checkpoints; both W are stored as [V, r].
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from companion.drafters.dspark.config import HeadType
@@ -35,8 +36,7 @@ class MarkovHead(nn.Module):
         self.markov_w2 = nn.Linear(rank, vocab_size, bias=False)
 
     def embed(self, previous: Tensor) -> Tensor:  # [...] token ids -> [..., r]
-        embedded: Tensor = self.markov_w1(previous)
-        return embedded
+        return F.embedding(previous, self.markov_w1.weight)
 
     def latent(
         self,
@@ -55,6 +55,12 @@ class MarkovHead(nn.Module):
         """B_k."""
         bias: Tensor = self.markov_w2(latent)
         return bias
+
+    def correct(self, logits: Tensor, latent: Tensor) -> Tensor:  # [R, V], [R, r] -> [R, V]
+        """U_k + B_k of Eq. 4, in one product where the types allow it."""
+        if logits.dtype != latent.dtype:
+            return logits + self.bias(latent)
+        return torch.addmm(logits, latent, self.markov_w2.weight.t())
 
 
 class GatedMarkovHead(MarkovHead):

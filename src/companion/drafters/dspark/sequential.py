@@ -39,10 +39,10 @@ def draft_blocks(
     else:
         previous = torch.tensor([context.tokens[-1] for context in contexts], device=logits.device)
         state: Tensor | None = None
-        for k in range(logits.shape[1]):
+        for h, parallel in zip(hidden.unbind(1), logits.unbind(1), strict=True):
             embeddings.append(markov.embed(previous))
-            latent, state = markov.latent(embeddings[-1], hidden[:, k], state)
-            previous = picker.step(logits[:, k] + markov.bias(latent))
+            latent, state = markov.latent(embeddings[-1], h, state)
+            previous = picker.step(markov.correct(parallel, latent))
     scores: list[list[float]] | None = None
     if confidence is not None:
         seen = torch.stack(embeddings, 1) if embeddings else None
