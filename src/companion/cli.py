@@ -301,6 +301,20 @@ def train_drafter(
     _finish(train_drafter(config, folder, data, workers=workers, agree=agree).finished, folder)
 
 
+@train.command("drafters")
+def train_drafters(
+    names: Annotated[list[str] | None, typer.Argument(help="Recipes; default: all that the book compares.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds of each; default: 5 of dflash and dspark, else 3.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs, their traces and features.")] = Path("runs/drafters"),
+    workers: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
+) -> None:
+    """Train every drafter that the book compares, several seeds of each. Resumes what is in --out."""
+    from companion.training.zoo import train_zoo
+
+    for folder in train_zoo(out, names, seeds, workers):
+        sys.stdout.write(f"{folder}\n")
+
+
 def _finish(finished: bool, out: Path) -> None:
     if not finished:
         Console(stderr=True).print(f"stopped; the checkpoint is in {out}, and the same command goes on from there")

@@ -10,6 +10,7 @@ import torch
 
 import companion
 from companion.engine.load import TextTarget
+from companion.training import zoo
 from companion.training.drafter import DrafterConfig, dflash_config, train_drafter
 from companion.training.features import FeatureSpec, FeatureStore, features, storage
 from companion.training.loop import LOG, Schedule, load_weights
@@ -130,3 +131,24 @@ def test_contradictions_are_refused_in_one_sentence(data: Path, tmp_path: Path) 
     train_drafter(replace(MICRO, schedule=replace(MICRO.schedule, steps=1)), tmp_path / "run", data, workers=1)
     with pytest.raises(ValueError, match="another recipe"):
         train_drafter(MICRO, tmp_path / "run", data, workers=1)
+
+
+def test_the_zoo_changes_one_thing_at_a_time_and_trains_seed_by_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = dict(zoo.runs())
+    assert len(everything) == 5 + 5 + 3 * 5
+    assert list(everything)[:8] == [f"{name}-0" for name in zoo.RECIPES] + ["dflash-1"]
+    same_data = {n: c for n, c in zoo.RECIPES.items() if "think" not in n}
+    assert len({(c.traces, c.schedule, c.target_layers, c.block_size) for c in same_data.values()}) == 1
+    shares = {c.traces.think_share for n, c in zoo.RECIPES.items() if n.startswith("dspark")}
+    assert shares == {0.0, 0.05, 0.5, 1.0}
+    with pytest.raises(ValueError, match="no drafter recipe 'dspork'"):
+        zoo.runs(["dspork"])
+    monkeypatch.setitem(zoo.RECIPES, "dspark", replace(MICRO, schedule=Schedule(steps=1, warmup=1)))
+    folders = zoo.train_zoo(tmp_path, ["dspark"], seeds=2, workers=1)
+    first, second = (load_weights(folder.parent) for folder in folders)
+    assert any(not torch.equal(first[k], second[k]) for k in first)
+    stamp = (folders[0] / "recipe.json").read_text()
+    assert zoo.train_zoo(tmp_path, ["dspark"], seeds=2, workers=1) == folders
+    assert (folders[0] / "recipe.json").read_text() == stamp

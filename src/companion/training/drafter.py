@@ -196,17 +196,10 @@ def train_drafter(
     Resumable throughout. ValueError when a folder holds another recipe's run or another target's features.
     """
     folder, data = Path(out_dir), Path(data_dir or out_dir)
-    found = find_model(config.traces.target)
-    weights = found.describe()["weights_sha256"]
     folder.mkdir(parents=True, exist_ok=True)
-    data.mkdir(parents=True, exist_ok=True)
+    weights = find_model(config.traces.target).describe()["weights_sha256"]
     claim_folder(folder, asdict(config) | {"target_weights": weights})
-    traces = regenerate(config.traces, data / TRACES, workers)
-    hidden = load_target(config.traces.target).shape.hidden
-    spec = FeatureSpec(config.traces.target, weights, config.target_layers, hidden)
-    if not agree(*storage(spec, traces)):
-        raise ValueError("stopped before the features were written; fewer samples or fewer target layers need less")
-    FeatureStore(data / FEATURES, spec, traces).write()
+    spec = prepare(config, data, workers, agree)
     task = _DrafterTask(config, spec, str(data / TRACES), str(data / FEATURES))
     result = fit(task, config.schedule, folder, workers, threads)
     if result.finished:
@@ -216,3 +209,18 @@ def train_drafter(
         save(model, folder / "model", dtype=torch.float16)  # type: ignore[arg-type]
         write_json(folder / "model" / "recipe.json", asdict(config) | {"target_weights": weights})
     return result
+
+
+def prepare(
+    config: DrafterConfig, data: Path, workers: int = 1, agree: Callable[[int, int], bool] = lambda tokens, size: True
+) -> FeatureSpec:
+    """Traces and features in ``data``: made where they are missing, checked where they are there."""
+    data.mkdir(parents=True, exist_ok=True)
+    weights = find_model(config.traces.target).describe()["weights_sha256"]
+    traces = regenerate(config.traces, data / TRACES, workers)
+    hidden = load_target(config.traces.target).shape.hidden
+    spec = FeatureSpec(config.traces.target, weights, config.target_layers, hidden)
+    if not agree(*storage(spec, traces)):
+        raise ValueError("stopped before the features were written; fewer samples or fewer target layers need less")
+    FeatureStore(data / FEATURES, spec, traces).write()
+    return spec
