@@ -22,7 +22,8 @@ def main() -> int:
     verbs.add_parser("refresh", help="execute every notebook and rewrite its stored outputs")
     verbs.add_parser("compare", help="run every notebook under nbval and compare with its stored outputs")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a job started with `&` would otherwise ignore the first
+        signal.signal(number, _interrupt)
     try:
         match arguments.verb:
             case "reproduce":
