@@ -95,6 +95,35 @@ def test_slots_of_finished_requests_are_used_again():
     assert not made._unread
 
 
+def test_a_request_that_left_before_it_drafted_leaves_nothing():
+    """The engine may give its number to another one."""
+    made, c = exact("dflash"), context(range(30), sampling=Sampling(0.0))
+    made.observe([c], [features_of(1, 0, 29)])
+    made.reset(0)
+    again = context(range(9), sampling=Sampling(0.0))
+    made.observe([again], [features_of(0, 0, 8)])
+    same(made.propose([again], [4])[0], alone("dflash", again, 4))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_random_number_is_drawn_beyond_the_depth(name):
+    """A policy chose the depth from what it may see; a draw more, and depth would move later tokens."""
+    made, random = exact(name), torch.Generator().manual_seed(0)
+
+    class Counting:
+        def __init__(self):
+            self.positions = []
+
+        def token(self, probs, purpose, position):
+            self.positions.append(position)
+            return int(torch.multinomial(probs, 1, generator=random))
+
+    contexts = [Context(i, list(range(8 + i)), Sampling(1.0), Counting()) for i in range(3)]
+    made.observe(contexts, [features_of(c.request, 0, len(c.tokens) - 1) for c in contexts])
+    made.propose(contexts, [1, 4, 2])
+    assert [c.draws.positions for c in contexts] == [[8], [9, 10, 11, 12], [10, 11]]
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_shorter_proposal_is_the_beginning_of_the_whole(name, depth):

@@ -61,6 +61,7 @@ class DSparkDrafter:
             head.requires_grad_(False).to(device, dtype)
         if self._markov is not None:
             self._markov.markov_w2.weight.data = product_form(self._markov.markov_w2.weight.data).t()
+        self._wide = torch.promote_types(dtype, torch.float32)
         self._slots = Slots(config.shape, self.max_context + config.block_size, device, dtype)
         self._unread: dict[int, list[Tensor]] = {}  # features that wait for the request's next draft
 
@@ -76,8 +77,7 @@ class DSparkDrafter:
             raise ValueError(f"drafter {self.name} proposes at most {self.max_depth} tokens, {deepest} were asked for")
         slots = self._read_features(chosen)
         hidden = self._backbone.hidden([c.tokens[-1] for c in chosen], slots, self._slots.cache)[:, :deepest]
-        logits = hidden @ self._head  # U_k
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = (hidden @ self._head).to(self._wide)  # U_k
         if self.usable_vocab < self.vocab_size:
             logits[..., self.usable_vocab :] = float("-inf")
         blocks = draft_blocks(

@@ -66,7 +66,7 @@ class FusedBackbone:
 
         self.config, self.device, self.dtype = config, device, dtype
         self.embedding = embedding.detach().to(device, dtype)
-        self.masks = self.embedding[[config.mask_token_id]].repeat(config.block_size, 1)  # [block, d]
+        self.masks = [config.mask_token_id] * (config.block_size - 1)
         self.fc = across(model.fc.weight)
         self.hidden_norm, self.norm = own(model.hidden_norm.weight), own(model.norm.weight)
         layers = [layer for layer in model.layers if isinstance(layer, InjectedLayer)]
@@ -74,52 +74,53 @@ class FusedBackbone:
         self.layers = [fuse_layer(layer, config.shape, device, dtype) for layer in layers]
         self.inject_kv = across(*(a.k_proj.weight for a in attention), *(a.v_proj.weight for a in attention))
         self.inject_norm = torch.stack([own(a.k_norm.weight) for a in attention])[:, None]  # [L, 1, head_dim]
-        d, single = config.shape.hidden, dtype in (torch.float32, torch.float64)
-        self.mean = torch.full((d, 1), 1.0 / d, dtype=dtype) if single and device.type == "cpu" else None
-        self.eps = torch.tensor(config.shape.eps, dtype=dtype)
         self.cos = own(model.rotary.cos)  # [P, 1, head_dim]
         self.signed_sin = own(model.rotary.signed_sin)
+        self.as_product = device.type == "cpu" and dtype in (torch.float32, torch.float64)
+        widths = (config.shape.hidden, config.shape.head_dim)
+        self.means = {d: torch.full((d, 1), 1.0 / d, device=device, dtype=dtype) for d in widths}
+        self.eps = torch.tensor(config.shape.eps, device=device, dtype=dtype)
 
-    @torch.inference_mode()
     def inject(self, features: Tensor, rows: Rows, cache: Cache) -> None:  # [N, m, d]
         """Append the context of Eq. 2 to the keys and values of every layer (Eq. 3)."""
         s = self.config.shape
-        context = self._normed(features.flatten(1) @ self.fc) * self.hidden_norm  # [N, d]
-        k, v = (context @ self.inject_kv).view(-1, 2, s.layers, s.kv_heads, s.head_dim).unbind(1)
-        k = torch.rms_norm(k, (s.head_dim,), None, s.eps) * self.inject_norm
+        context = self._unit(features.flatten(1) @ self.fc) * self.hidden_norm  # [N, d]
+        kv = (context @ self.inject_kv).view(-1, 2, s.layers, s.kv_heads, s.head_dim)
+        k, v = self._unit(kv)[:, 0] * self.inject_norm, kv[:, 1]
         cos, signed_sin = self.cos[rows.positions], self.signed_sin[rows.positions]
         rows.write(rows.places(cache.keys), rotate(k, (cos[:, None], signed_sin[:, None])))
         rows.write(rows.places(cache.values), v)
         for slot, start, count in rows.spans:
             cache.lengths[slot] = start + count
 
-    @torch.inference_mode()
     def hidden(self, anchors: Sequence[int], slots: list[int], cache: Cache) -> Tensor:
         """h_k [R, gamma, d] of the block of each request: its anchor, then masks, behind what its slot holds."""
         c, s = self.config, self.config.shape
         rows = Rows([(slot, cache.lengths[slot], c.block_size) for slot in slots], self.device)
         rotary = (self.cos[rows.positions], self.signed_sin[rows.positions])  # [N, 1, head_dim]
         seen = _Seen(rows, cache)
-        x = self.masks.repeat(len(slots), 1)  # [N, d]
-        x[:: c.block_size] = F.embedding(torch.tensor(anchors, device=self.device), self.embedding)
+        block = torch.tensor([token for anchor in anchors for token in (anchor, *self.masks)], device=self.device)
+        x = F.embedding(block, self.embedding)  # [N, d]
         for index, layer in enumerate(self.layers):
-            qkv = (self._normed(x) * layer.input_norm) @ layer.qkv
+            qkv = (self._unit(x) * layer.input_norm) @ layer.qkv
             qkv = qkv.view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
-            qk = torch.rms_norm(qkv[:, : -s.kv_heads], (s.head_dim,), None, s.eps) * layer.qk_norm
+            qk = self._unit(qkv)[:, : -s.kv_heads] * layer.qk_norm
             qk = rotate(qk, rotary)
             rows.write(seen.new_keys[index], qk[:, s.heads :])
             rows.write(seen.new_values[index], qkv[:, -s.kv_heads :])
             x = x + seen.attend(index, qk[:, : s.heads]) @ layer.out
-            gate, up = ((self._normed(x) * layer.mlp_norm) @ layer.gate_up).chunk(2, -1)
+            gate, up = ((self._unit(x) * layer.mlp_norm) @ layer.gate_up).chunk(2, -1)
             x = x + (F.silu(gate) * up) @ layer.down
-        hidden = (self._normed(x) * self.norm).view(len(slots), c.block_size, -1)
+        hidden = (self._unit(x) * self.norm).view(len(slots), c.block_size, -1)
         return hidden[:, c.block_size - c.proposal_length :]
 
-    def _normed(self, x: Tensor) -> Tensor:  # [N, d]
-        """Rows over their root mean square. On a CPU the mean of so few rows is fastest as a product."""
-        if self.mean is None:
-            return torch.rms_norm(x, (x.shape[1],), None, self.config.shape.eps)
-        return x * torch.addmm(self.eps, x * x, self.mean).rsqrt_()
+    def _unit(self, x: Tensor) -> Tensor:  # [..., d]
+        """Rows over their root mean square: RMSNorm without its weight. On a CPU a product is their fastest mean."""
+        d = x.shape[-1]
+        if not self.as_product:
+            return torch.rms_norm(x, (d,), None, self.config.shape.eps)
+        rows = x.view(-1, d)
+        return x * torch.addmm(self.eps, rows * rows, self.means[d]).rsqrt_().view(*x.shape[:-1], 1)
 
 
 class _Seen:
