@@ -50,7 +50,7 @@ def test_the_embedded_draft_model_clears_its_bar_and_an_impossible_one_fails(
     assert EXIT[result.verdict] == 0, result.bars
     assert [b.threshold for b in result.bars] == [2.5, 2.5]
     assert verdict([judge(b.name, 6.1, b.value, b.low, b.high, b.trials) for b in result.bars]) == "fails"
-    assert judge("sure", 2.0, 2.5, 2.1, 2.9, 10).outcome == "holds, whole interval"
+    assert judge("sure", 2.0, 2.5, 2.1, 2.9, 10).outcome == "holds clearly"
     assert judge("close", 2.0, 2.5, 1.9, 2.9, 10).outcome == "holds"
     assert verdict([judge("none", 2.5, None, None, None, 0)]) == verdict([]) == "inconclusive"
 

@@ -25,7 +25,7 @@ class Bar(BaseModel):
     def outcome(self) -> str:
         """The verdict, which judges the value alone; and of one that holds, whether the whole interval does."""
         clear = self.verdict == "holds" and self.low is not None and self.low >= self.threshold
-        return "holds, whole interval" if clear else self.verdict
+        return "holds clearly" if clear else self.verdict
 
 
 def judge(
