@@ -222,5 +222,5 @@ def prepare(
     spec = FeatureSpec(config.traces.target, weights, config.target_layers, hidden)
     if not agree(*storage(spec, traces)):
         raise ValueError("stopped before the features were written; fewer samples or fewer target layers need less")
-    FeatureStore(data / FEATURES, spec, traces).write()
+    FeatureStore(data / FEATURES, spec, traces).write(workers)
     return spec

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from tqdm import tqdm
 
 from companion.engine.load import TextTarget, load_target
 from companion.engine.target import ragged
+from companion.parallel import ordered_map
+from companion.provenance import write_atomic
 
 from .regenerate import Trace
 
@@ -57,8 +59,8 @@ class FeatureStore:
     def __init__(self, folder: Path, spec: FeatureSpec, traces: Sequence[Trace]) -> None:
         self.folder, self.spec, self.traces = folder, spec, traces
 
-    def write(self, device: str = "cpu") -> None:
-        """Compute what is missing, shard by shard; a killed run goes on at the next shard.
+    def write(self, workers: int = 1, device: str = "cpu") -> None:
+        """Compute what is missing, shard by shard, in several processes; a killed run goes on at the next shard.
 
         ValueError when the folder holds features of other weights, layers or precision.
         """
@@ -69,22 +71,14 @@ class FeatureStore:
                 f"{self.folder} holds features of another target, revision or choice of layers: choose another folder, "
                 "or delete it"
             )
-        index.write_text(json.dumps(record, indent=1))
+        write_atomic(index, json.dumps(record, indent=1))
         missing = [s for s in range(0, len(self.traces), SHARD) if not self._shard(s).exists()]
         if not missing:
             return
-        target = load_target(self.spec.target, device=device)
-        for start in tqdm(missing, desc="target features", unit="shard", disable=None):
-            rows = [
-                features(target, t.prompt + t.response, self.spec.layers) for t in self.traces[start : start + SHARD]
-            ]
-            tensors = {
-                name: torch.cat([row[i] for row in rows]).to("cpu", getattr(torch, self.spec.dtype))
-                for i, name in enumerate(("taps", "last"))
-            }
-            partial = self._shard(start).with_suffix(".partial")
-            save_file(tensors, partial)
-            os.replace(partial, self._shard(start))
+        shards = [(self._shard(start), self.traces[start : start + SHARD]) for start in missing]
+        todo = ordered_map(partial(_write_shard, self.spec, device), shards, workers)
+        for _ in tqdm(todo, total=len(shards), desc="target features", unit="shard", disable=None):
+            pass
 
     def row(self, index: int) -> tuple[Tensor, Tensor]:
         """Trace ``index``: outputs of the layers [T, m, d] and last hidden states [T, d], fp32."""
@@ -113,6 +107,21 @@ class FeatureStore:
 
     def _shard(self, start: int) -> Path:
         return self.folder / f"{start:08d}.safetensors"
+
+
+def _write_shard(spec: FeatureSpec, device: str, shard: tuple[Path, Sequence[Trace]]) -> None:
+    path, traces = shard
+    target, dtype = _load(spec.target, device), getattr(torch, spec.dtype)
+    rows = [features(target, t.prompt + t.response, spec.layers) for t in traces]
+    tensors = {name: torch.cat([row[i] for row in rows]).to("cpu", dtype) for i, name in enumerate(("taps", "last"))}
+    partial_file = path.with_suffix(".partial")
+    save_file(tensors, partial_file)
+    os.replace(partial_file, path)
+
+
+@cache
+def _load(name: str, device: str) -> TextTarget:
+    return load_target(name, device=device)
 
 
 def features(target: TextTarget, tokens: Sequence[int], layers: Sequence[int]) -> tuple[Tensor, Tensor]:
