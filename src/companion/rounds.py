@@ -37,7 +37,7 @@ class Round:
     accepted: int
     rejected: bool
     bonus: bool
-    tokens: list[int]  # committed
+    tokens: list[int]  # committed; a compact file keeps none
     phases: list[Phase]  # of each committed token
     ended: Literal["stop", "length"] | None = None
     entropy: list[float] = field(default_factory=list)  # [verified + 1] nats, temperature 1, unfiltered
@@ -55,7 +55,7 @@ class Round:
 
     @property
     def committed(self) -> int:
-        return len(self.tokens)
+        return len(self.phases)
 
     def reached(self, k: int) -> bool:
         """Whether verification judged draft slot k (1-based): all earlier slots accepted, none cut off."""

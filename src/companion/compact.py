@@ -1,0 +1,166 @@
+"""A Rounds table in a few bytes a round: what the metrics need, by columns, for tables that are kept with the book.
+
+Exact: which response, counts, flags, phases, positions, batch size. Rounded to ``DIGITS`` decimals: confidence, and the
+entropy of the rows of committed tokens; rows behind them speak of a text that was never written. Left out: token ids,
+timings, the other statistics of rows.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import os
+import zipfile
+from collections.abc import Iterable
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from companion.metrics import by_prompt
+from companion.protocols import Phase
+from companion.rounds import Round, Rounds
+
+T = TypeVar("T")
+FORMAT = "companion.rounds-compact/1"
+DIGITS = 3
+ENDED = (None, "stop", "length")
+PHASES: tuple[Phase, ...] = ("output", "think")
+_REJECTED, _BONUS, _CONFIDENCE, _ENTROPY, _ENDED = 1, 2, 4, 8, 16  # from _ENDED upwards: an index into ENDED
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # equal tables give equal bytes
+
+
+def save_compact(rounds: Rounds, path: Path | str) -> None:
+    """Write the table whole or not at all, responses in the order of their first rounds.
+
+    ValueError when the rounds of a response do not follow one another, or when a count does not fit its column.
+    """
+    path, groups = Path(path), list(by_prompt(rounds).values())
+    for rows in groups:
+        if any(b.round != a.round + 1 or b.position != a.position + a.committed for a, b in pairwise(rows)):
+            raise ValueError(f"a round is missing from response {rows[0].prompt_id}; a compact file holds whole ones")
+    ordered = list(chain.from_iterable(groups))
+    header = {
+        "format": FORMAT,
+        "provenance": rounds.provenance,
+        "responses": [(r.prompt_id, r.domain, r.mode, r.request) for r in (rows[0] for rows in groups)],
+    }
+    columns = {
+        "header": np.frombuffer(json.dumps(header, allow_nan=False).encode(), dtype=np.uint8),
+        "rounds": _whole("rounds", (len(rows) for rows in groups), np.uint16),
+        "first_round": _whole("round", (rows[0].round for rows in groups), np.uint16),
+        "first_position": _whole("position", (rows[0].position for rows in groups), np.uint32),
+        **{n: _whole(n, (getattr(r, n) for r in ordered), np.uint8) for n in ("drafted", "verified", "accepted")},
+        "batch": _whole("batch", (r.batch for r in ordered), np.uint16),
+        "flags": _whole("flags", map(_flags, ordered), np.uint8),
+        "phases": _whole("phases", (PHASES.index(p) for r in ordered for p in r.phases), np.uint8),
+        "confidence": _rounded(chain.from_iterable(r.confidence or () for r in ordered)),
+        "entropy": _rounded(chain.from_iterable(r.entropy[: r.committed] for r in ordered)),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with zipfile.ZipFile(temporary, "w") as archive:
+        for name, values in columns.items():
+            buffer = io.BytesIO()
+            np.lib.format.write_array(buffer, values, allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy", _EPOCH), buffer.getvalue(), zipfile.ZIP_LZMA)
+    os.replace(temporary, path)
+
+
+def load_compact(path: Path | str) -> Rounds:
+    """The table with its provenance; ``tokens`` are empty, ``entropy`` has one row a committed token.
+
+    ValueError when the file is not such a table, or not all of it.
+    """
+    columns = _read(Path(path))
+    header = json.loads(columns["header"].tobytes())
+    take = {name: iter(columns[name].tolist()) for name in ("drafted", "verified", "accepted", "flags", "batch")}
+    phases = _Slices([PHASES[i] for i in columns["phases"].tolist()])
+    confidence, entropy = (_Slices(_restored(columns[name])) for name in ("confidence", "entropy"))
+    starts = zip(*(columns[n].tolist() for n in ("rounds", "first_round", "first_position")), strict=True)
+    rows: list[Round] = []
+    for (prompt_id, domain, mode, request), (count, first, position) in zip(header["responses"], starts, strict=True):
+        for number in range(first, first + count):
+            drafted, verified, accepted, flags, batch = (next(column) for column in take.values())
+            committed = accepted + bool(flags & _BONUS)
+            row = Round(
+                request=request,
+                round=number,
+                position=position,
+                drafted=drafted,
+                verified=verified,
+                accepted=accepted,
+                rejected=bool(flags & _REJECTED),
+                bonus=bool(flags & _BONUS),
+                tokens=[],
+                phases=phases.next(committed),
+                ended=ENDED[flags // _ENDED],  # type: ignore[arg-type]
+                entropy=entropy.next(committed) if flags & _ENTROPY else [],
+                confidence=confidence.next(drafted) if flags & _CONFIDENCE else None,
+                batch=batch,
+                prompt_id=prompt_id,
+                domain=domain,
+                mode=mode,
+            )
+            rows.append(row)
+            position += committed
+    return Rounds(rows, header["provenance"])
+
+
+def load_provenance(path: Path | str) -> dict[str, Any]:
+    """Where a compact table came from, without reading its rows; ValueError as `load_compact`."""
+    provenance: dict[str, Any] = json.loads(_read(Path(path), ("header",))["header"].tobytes())["provenance"]
+    return provenance
+
+
+class _Slices(Generic[T]):
+    """A list handed out piece by piece."""
+
+    def __init__(self, values: list[T]) -> None:
+        self.values, self.at = values, 0
+
+    def next(self, count: int) -> list[T]:
+        self.at += count
+        return self.values[self.at - count : self.at]
+
+
+def _flags(r: Round) -> int:
+    known = _CONFIDENCE * (r.confidence is not None) + _ENTROPY * bool(r.entropy)
+    return _REJECTED * r.rejected + _BONUS * r.bonus + known + _ENDED * ENDED.index(r.ended)
+
+
+def _whole(name: str, values: Iterable[int], dtype: DTypeLike) -> NDArray[Any]:
+    wide = np.fromiter(values, dtype=np.int64)
+    if len(wide) and not 0 <= wide.min() <= wide.max() <= np.iinfo(dtype).max:
+        raise ValueError(
+            f"{name} runs from {wide.min()} to {wide.max()}; a compact file holds 0 to {np.iinfo(dtype).max}"
+        )
+    return wide.astype(dtype)
+
+
+def _rounded(values: Iterable[float]) -> NDArray[np.uint8]:  # [2, n]
+    """High bytes, then low bytes, which compress apart."""
+    scaled = np.round(np.fromiter(values, dtype=np.float64) * 10**DIGITS)
+    return np.stack(np.divmod(_whole("a probability or an entropy", scaled.astype(int), np.uint16), 256)).astype(
+        np.uint8
+    )
+
+
+def _restored(halves: NDArray[np.uint8]) -> list[float]:  # [2, n]
+    return ((halves[0].astype(np.int64) * 256 + halves[1]) / 10**DIGITS).tolist()
+
+
+def _read(path: Path, wanted: tuple[str, ...] | None = None) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            columns = {name: archive[name] for name in wanted or archive.files}
+        if json.loads(columns["header"].tobytes())["format"] != FORMAT:
+            raise ValueError("another format")
+    except OSError as error:
+        raise ValueError(f"cannot read the rounds file {path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, zipfile.BadZipFile, lzma.LZMAError, EOFError) as error:
+        raise ValueError(f"{path} is not a whole compact rounds file ({error}); make it again") from error
+    return columns
