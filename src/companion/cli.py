@@ -24,9 +24,11 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 train = typer.Typer(no_args_is_help=True, help="Train the embedded models.")
 evaluate = typer.Typer(no_args_is_help=True, help="Measure a model against its bars.")
 bench = typer.Typer(no_args_is_help=True, help="Speed and memory, as ratios within one run.")
+experiment = typer.Typer(no_args_is_help=True, help="Measurements of the book, stored with their provenance.")
 app.add_typer(train, name="train")
 app.add_typer(evaluate, name="evaluate")
 app.add_typer(bench, name="bench")
+app.add_typer(experiment, name="experiment")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 TargetName = Annotated[str, typer.Option(help="Embedded model, folder in the hub's layout, or hub id.")]
@@ -369,6 +371,47 @@ def evaluate_drafter(
         _print_json(result.model_dump(mode="json"))
     else:
         experiment.show(result)
+    raise typer.Exit(EXIT[result.verdict])
+
+
+@experiment.command("drafter-rounds")
+def drafter_rounds(
+    models: Annotated[Path, typer.Option(help="Folder of trained drafters, NAME-SEED/model.")] = Path("runs/drafters"),
+    output: Annotated[Path, typer.Option(help="One file a drafter and temperature; a killed run goes on.")] = Path(
+        "runs/rounds"
+    ),
+    target: TargetName = "tiny-qwen3",
+    prompts: Annotated[int, typer.Option(help="Held-out prompts per domain and mode.")] = 60,
+    temperatures: Annotated[list[float] | None, typer.Option(help="May be repeated; default: 0 and 1.")] = None,
+    seed: Seed = 0,
+    workers: Annotated[int, typer.Option(help="Processes; they change no number.")] = 2,
+) -> None:
+    """Decode held-out prompts with every trained drafter, and keep the Rounds."""
+    from companion.experiments import drafter_rounds as study
+
+    config = study.Config(target=target, prompts=prompts, temperatures=tuple(temperatures or (0.0, 1.0)), seed=seed)
+    for path in study.run(models, output, config, workers):
+        sys.stdout.write(f"{path}\n")
+
+
+@experiment.command("accepted-length")
+def accepted_length(
+    rounds: Annotated[Path | None, typer.Option(help="Stored rounds; default: those of the book's drafters.")] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples over prompts and seeds.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Accepted length and acceptance by position of every drafter, with 95 % intervals. Exit 0, 1 or 3."""
+    from companion.engine.load import data_folder
+    from companion.experiments import accepted_length as study
+
+    folder = rounds or data_folder() / "results" / "drafters"
+    result = study.run(folder, output, study.Config(resamples=resamples, seed=seed))
+    if as_json:
+        _print_json(result.model_dump(mode="json"))
+    else:
+        study.show(result)
     raise typer.Exit(EXIT[result.verdict])
 
 

@@ -44,6 +44,22 @@ def judge(
     return Bar(name=name, threshold=threshold, value=value, low=low, high=high, trials=trials, verdict=judged)
 
 
+def judge_interval(
+    name: str,
+    threshold: float,
+    value: float | None,
+    low: float | None,
+    high: float | None,
+    trials: int,
+    enough: bool = True,
+) -> Bar:
+    """As `judge`, of a bar that the whole interval must clear: it holds where ``low`` is above ``threshold``."""
+    bar = judge(name, threshold, value, low, high, trials, enough and low is not None)
+    if bar.verdict == "holds" and low is not None and low <= threshold:
+        return bar.model_copy(update={"verdict": "fails"})
+    return bar
+
+
 def verdict(found: Sequence[Bar]) -> Verdict:
     """``fails`` if any bar fails, else ``inconclusive`` if any is or there is none, else ``holds``."""
     kinds = {b.verdict for b in found}
