@@ -139,9 +139,9 @@ def generate(
         _print_json({**record, "phases": result.phases, "prompt_ids": result.prompt_tokens, "rounds": rounds})
         return
     sys.stdout.write("\n" if stream else result.text + "\n")
+    pace = f", {committed_per_round(result.rounds):.2f} tokens per round" if result.rounds else ""
     Console(stderr=True, highlight=False).print(
-        f"[dim]{len(result.tokens)} tokens, finished by {result.finish_reason}, {len(result.rounds)} rounds, "
-        f"{committed_per_round(result.rounds):.2f} tokens per round[/]"
+        f"[dim]{len(result.tokens)} tokens, finished by {result.finish_reason}, {len(result.rounds)} rounds{pace}[/]"
     )
 
 
