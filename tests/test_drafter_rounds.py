@@ -124,6 +124,13 @@ def test_stored_rounds_of_other_settings_or_weights_are_refused(models: Path, de
         decoding.run(models, tmp_path, SMALL.model_copy(update={"prompts": 1}))
     with pytest.raises(ValueError, match="holds no rounds"):
         decoding.load(models)
+    again = load_compact(decoded / "dspark-0-T0.npz")
+    assert again.provenance is not None
+    again.provenance["drafter"]["name"] = "dspark-1"
+    for name, copy in (("a", load_compact(decoded / "dspark-0-T0.npz")), ("b", again)):
+        save_compact(copy, tmp_path / "copies" / f"{name}.npz")
+    with pytest.raises(ValueError, match="dspark-1 and dspark-0 have the same weights"):
+        decoding.load(tmp_path / "copies")
     table.provenance["prompt_set"] = "other"
     save_compact(table, tmp_path / "other.npz")
     save_compact(load_compact(decoded / "plain-T0.npz"), tmp_path / "plain-T0.npz")

@@ -98,7 +98,18 @@ def load(folder: Path) -> list[Rounds]:
             raise ValueError(f"the tables in {folder} differ in {what} ({of}); drafters are compared on one alone")
     if any(p["prompt_set"] != known[0]["prompt_set"] for p in known):
         raise ValueError(f"the tables in {folder} are of different prompts; drafters are compared on the same ones")
+    _check_replicates(known)
     return tables
+
+
+def _check_replicates(known: Iterable[dict[str, Any]]) -> None:
+    """ValueError where two runs at one temperature have the same weights: one seed must not count as two."""
+    seen: dict[str, str] = {}
+    for p in (p for p in known if p["drafter"]):
+        key = json.dumps([p["sampling"], p["drafter"]["weights_sha256"]])
+        if key in seen:
+            raise ValueError(f"{p['drafter']['name']} and {seen[key]} have the same weights; keep one of them")
+        seen[key] = p["drafter"]["name"]
 
 
 def _path(output: Path, drafter: DrafterRun, temperature: float) -> Path:
