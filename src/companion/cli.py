@@ -21,7 +21,7 @@ ASK_ABOVE = 10 * 2**30  # bytes of features that are written without asking
 EXIT = {"holds": 0, "fails": 1, "inconclusive": 3}
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-train = typer.Typer(no_args_is_help=True, help="Train the embedded models.")
+train = typer.Typer(no_args_is_help=True, help="Train the embedded models, and drafters.")
 evaluate = typer.Typer(no_args_is_help=True, help="Measure a model against its bars.")
 bench = typer.Typer(no_args_is_help=True, help="Speed and memory, as ratios within one run.")
 experiment = typer.Typer(no_args_is_help=True, help="Measurements of the book, stored with their provenance.")
@@ -66,7 +66,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a console without the character shows a question mark
     try:
         app()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {_escape(str(error))}")
         sys.exit(1)
 
@@ -159,6 +159,10 @@ def ceiling(
         raise ValueError(f"entropy must be a finite number of nats, got {entropy}")
     if vocab < 1:
         raise ValueError(f"vocab must be at least 1, got {vocab}")
+    if not 0 <= entropy <= math.log(vocab) + 1e-12:
+        raise ValueError(
+            f"the entropy of {vocab:,} tokens lies between 0 and {math.log(vocab):.4f} nats, got {entropy}"
+        )
     record = {
         "entropy": entropy,
         "vocab": vocab,
@@ -193,12 +197,16 @@ def plan(
     if as_json:
         _print_json({**asdict(best), "cost_us": asdict(cost)})
     else:
-        sys.stdout.write(f"depth {best.depth} ({best.planner}, {best.tokens_per_round:.3f} tokens per round)\n")
+        most = "at most " if planner is Planner.certified else ""  # an upper bound, and no expectation
+        sys.stdout.write(f"depth {best.depth} ({best.planner}, {most}{best.tokens_per_round:.3f} tokens per round)\n")
 
 
 @app.command()
 def reproduce(
     target: Annotated[str | None, typer.Option(help="Run the notebooks on this target instead of their own.")] = None,
+    drafter: Annotated[
+        str | None, typer.Option(help="Draft model of that target: one that shares its tokenizer.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; default: the notebooks' own.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Full sample sizes instead of quick ones.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Execute even what has not changed.")] = False,
@@ -207,7 +215,7 @@ def reproduce(
     """Execute every notebook with papermill and build the book; prints where it is."""
     from companion.book.run import reproduce as build
 
-    given = {"target": target, "device": device, "quick": False if full else None}
+    given = {"target": target, "drafter": drafter, "draft": drafter, "device": device, "quick": False if full else None}
     build(
         {name: value for name, value in given.items() if value is not None},
         force=force,
@@ -269,7 +277,7 @@ def train_drafter(
     rank: Annotated[int, typer.Option(help="Of the Markov head.")] = 32,
     target: TargetName = "tiny-qwen3",
     seed: Annotated[int, typer.Option(help="Of initial weights, order and anchors; the traces keep theirs.")] = 0,
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: the shipped drafters'.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: 800.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/KIND.")] = None,
     data: Annotated[Path | None, typer.Option(help="Traces and features, to share between runs.")] = None,
     workers: Annotated[int, typer.Option(help="Training processes.")] = 2,
@@ -305,12 +313,15 @@ def train_drafter(
 
 @train.command("drafters")
 def train_drafters(
-    names: Annotated[list[str] | None, typer.Argument(help="Recipes; default: all that the book compares.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Recipes: dflash, dspark, dspark-rnn, eagle3, dspark-think-5, -50, -100; default: all."),
+    ] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds of each; default: 5 of dflash and dspark, else 3.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs, their traces and features.")] = Path("runs/drafters"),
     workers: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
 ) -> None:
-    """Train every drafter that the book compares, several seeds of each. Resumes what is in --out."""
+    """Train DFlash, DSpark (four mixes and heads) and Eagle3, several seeds of each. Resumes what is in --out."""
     from companion.training.zoo import train_zoo
 
     for folder in train_zoo(out, names, seeds, workers):

@@ -102,6 +102,8 @@ def fit(task: Task[B], schedule: Schedule, folder: Path, workers: int = 1, threa
     With ``workers`` > 1 the batches of each step are split over that many processes. An interrupt (Ctrl-C) writes a
     checkpoint first. Errors of a process are raised here.
     """
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
     folder.mkdir(parents=True, exist_ok=True)
     if workers == 1:
         before = torch.get_num_threads()
