@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from companion.cli import main
+from companion.engine.load import data_folder
 
 
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
@@ -147,3 +149,27 @@ def test_a_console_that_lacks_a_character_is_no_reason_to_fail(monkeypatch: pyte
         console.flush()
         assert not ended.value.code
         assert expected in console.buffer.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("ceiling", "20"), "lies between 0 and 11.9312 nats, got 20.0"),
+        (("ceiling", "--", "-1"), "lies between 0 and 11.9312 nats, got -1.0"),
+        (("train", "target", "--steps", "1", "--workers", "0", "--out", "{tmp}"), "workers must be at least 1, got 0"),
+        (("bench", "show", "{data}", "--picture", "{tmp}/none/x.png"), "No such file or directory"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(
+    call: Any, arguments: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    stored = data_folder() / "results" / "bench_decode.json"
+    code, _, error = call(*(a.format(tmp=tmp_path, data=stored) for a in arguments))
+    assert code == 1
+    assert sentence in " ".join(error.split())
+    assert "Traceback" not in error
+
+
+def test_the_certified_planner_names_its_bound(call: Any) -> None:
+    assert "at most 3.695 tokens" in call("plan", "--acceptance", "0.385", "--planner", "certified")[1]
+    assert "at most" not in call("plan", "--acceptance", "0.385", "--planner", "iid")[1]

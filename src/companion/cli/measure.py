@@ -1,0 +1,130 @@
+"""`companion evaluate`, `bench` and `experiment`: measurements, printed or stored with their provenance."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from companion.cli.common import Device, DrafterName, Json, Seed, TargetName, report
+
+evaluate = typer.Typer(no_args_is_help=True, help="Measure a model against its bars.")
+bench = typer.Typer(no_args_is_help=True, help="Speed and memory, as ratios within one run.")
+experiment = typer.Typer(no_args_is_help=True, help="Measurements of the book, stored with their provenance.")
+
+
+@evaluate.command("target")
+def evaluate_target(
+    target: TargetName = "tiny-qwen3",
+    samples: Annotated[int, typer.Option(help="Held-out prompts per domain, mode and temperature.")] = 1000,
+    other_samples: Annotated[int, typer.Option(help="Prompts of each harder held-out kind.")] = 250,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    rows: Annotated[Path | None, typer.Option(help="One line per response; a killed run goes on from it.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes; they change no number.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Does it reason: right answers, format and entropy, each bar with its 95 % interval. Exit 0, 1 or 3."""
+    from companion.experiments import evaluate_target as study
+
+    config = study.Config(target=target, samples=samples, other_samples=other_samples, seed=seed, device=device)
+    result = study.run(config, output, rows, workers)
+    report(study, result, as_json)
+
+
+@evaluate.command("drafter")
+def evaluate_drafter(
+    drafter: DrafterName = "draft",
+    target: TargetName = "tiny-qwen3",
+    depth: Annotated[int, typer.Option(help="Tokens drafted per round.")] = 5,
+    prompts: Annotated[int, typer.Option(help="Held-out prompts per domain and mode.")] = 60,
+    at_least: Annotated[float, typer.Option(help="Demanded tau with thinking off, all domains together.")] = 2.5,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Accepted length by domain, mode and phase, sampled and greedy, with 95 % intervals. Exit 0, 1 or 3."""
+    from companion.experiments import evaluate_drafter as study
+
+    config = study.Config(
+        target=target, drafter=drafter, depth=depth, prompts=prompts, at_least=at_least, seed=seed, device=device
+    )
+    result = study.run(config, output)
+    report(study, result, as_json)
+
+
+@experiment.command("drafter-rounds")
+def drafter_rounds(
+    models: Annotated[Path, typer.Option(help="Folder of trained drafters, NAME-SEED/model.")] = Path("runs/drafters"),
+    output: Annotated[Path, typer.Option(help="One file a drafter and temperature; a killed run goes on.")] = Path(
+        "runs/rounds"
+    ),
+    target: TargetName = "tiny-qwen3",
+    prompts: Annotated[int, typer.Option(help="Held-out prompts per domain and mode.")] = 60,
+    temperatures: Annotated[list[float] | None, typer.Option(help="May be repeated; default: 0 and 1.")] = None,
+    seed: Seed = 0,
+    workers: Annotated[int, typer.Option(help="Processes; they change no number.")] = 2,
+) -> None:
+    """Decode held-out prompts with every trained drafter, and keep the Rounds."""
+    from companion.experiments import drafter_rounds as study
+
+    config = study.Config(target=target, prompts=prompts, temperatures=tuple(temperatures or (0.0, 1.0)), seed=seed)
+    for path in study.run(models, output, config, workers):
+        sys.stdout.write(f"{path}\n")
+
+
+@experiment.command("accepted-length")
+def accepted_length(
+    rounds: Annotated[Path | None, typer.Option(help="Stored rounds; default: those of the book's drafters.")] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples over prompts and seeds.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Accepted length and acceptance by position of every drafter, with 95 % intervals. Exit 0, 1 or 3."""
+    from companion.engine.load import data_folder
+    from companion.experiments import accepted_length as study
+
+    folder = rounds or data_folder() / "results" / "drafters"
+    result = study.run(folder, output, study.Config(resamples=resamples, seed=seed))
+    report(study, result, as_json)
+
+
+@bench.command("decode")
+def bench_decode(
+    target: TargetName = "tiny-qwen3",
+    draft: Annotated[str, typer.Option(help="Draft model for both engines.")] = "tiny-qwen3-draft",
+    prompts: Annotated[int, typer.Option(help="Prompts per domain.")] = 6,
+    repeats: Annotated[int, typer.Option(help="Timed passes; the median is reported.")] = 3,
+    threads: Annotated[int, typer.Option(help="CPU threads.")] = 1,
+    device: Device = "cpu",
+    output: Annotated[Path | None, typer.Option(help="Also store the result, with provenance, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Tokens per second: our engine, plain and speculative, against transformers' generate on the same weights."""
+    from companion.experiments import bench_decode as study
+
+    config = study.Config(target=target, draft=draft, prompts=prompts, repeats=repeats, threads=threads, device=device)
+    result = study.run(config, output)
+    report(study, result, as_json)
+
+
+@bench.command("show")
+def bench_show(
+    result: Annotated[Path, typer.Argument(help="A file that `bench decode --output` wrote.")],
+    picture: Annotated[Path | None, typer.Option(help="Also draw it, as PNG.")] = None,
+) -> None:
+    """Print the tables of a stored benchmark, and draw its picture."""
+    from companion.experiments import bench_decode as study
+
+    stored = study.load(result)
+    study.show(stored)
+    if picture is not None:
+        from companion import figures, figures_bench
+
+        figures.use_style()
+        figures_bench.speed(stored).savefig(picture)

@@ -1,0 +1,137 @@
+"""`companion train`: the embedded models and the drafters, each run resumable in its folder."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from companion.cli.common import TargetName
+
+ASK_ABOVE = 10 * 2**30  # bytes of features that are written without asking
+
+train = typer.Typer(no_args_is_help=True, help="Train the embedded models, and drafters.")
+
+
+class DrafterKind(StrEnum):
+    dspark = "dspark"
+    dflash = "dflash"
+    eagle3 = "eagle3"
+
+
+class Head(StrEnum):
+    vanilla = "vanilla"
+    gated = "gated"
+    rnn = "rnn"
+
+
+@train.command("target")
+def train_target(
+    out: Annotated[Path, typer.Option(help="Run folder: log, checkpoint, and at the end the model.")] = Path(
+        "runs/target"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of the corpus and the initial weights.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: the shipped model's.")] = None,
+    workers: Annotated[int, typer.Option(help="Training processes.")] = 2,
+    threads: Annotated[int, typer.Option(help="CPU threads of each.")] = 1,
+) -> None:
+    """Train tiny-qwen3 from nothing; the defaults are the recipe of the shipped weights. Resumes what is in --out."""
+    from companion.training.target import TargetConfig, train_target
+
+    config = TargetConfig(seed=seed, workers=workers, threads=threads)
+    config = _with_steps(config, steps)
+    result = train_target(config, out)
+    _finish(result.finished, out)
+
+
+@train.command("draft")
+def train_draft(
+    out: Annotated[Path, typer.Option(help="Run folder: target output, log, checkpoint, at the end the model.")] = Path(
+        "runs/draft"
+    ),
+    target: TargetName = "tiny-qwen3",
+    seed: Annotated[int, typer.Option(help="Seed of the prompts and the initial weights.")] = 1,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: the shipped model's.")] = None,
+) -> None:
+    """Train the draft model on the target's own output. Resumes what is in --out."""
+    from companion.training.draft import DraftConfig, train_draft
+    from companion.training.regenerate import Regeneration
+
+    config = DraftConfig(seed=seed, traces=Regeneration(target=target, seed=seed))
+    config = _with_steps(config, steps)
+    _finish(train_draft(config, out).finished, out)
+
+
+@train.command("drafter")
+def train_drafter(
+    kind: Annotated[DrafterKind, typer.Option(help="DFlash is DSpark without heads.")] = DrafterKind.dspark,
+    head: Annotated[Head, typer.Option(help="DSpark's sequential head.")] = Head.vanilla,
+    think_share: Annotated[float, typer.Option(help="Share of thinking traces, 0 to 1.")] = 0.0,
+    samples: Annotated[int, typer.Option(help="Responses of the target to learn from.")] = 2400,
+    layers: Annotated[int, typer.Option(help="Drafter layers (Eagle3 has one).")] = 2,
+    block_size: Annotated[int, typer.Option(help="Tokens drafted at once; Eagle3: unrolled steps.")] = 7,
+    rank: Annotated[int, typer.Option(help="Of the Markov head.")] = 32,
+    target: TargetName = "tiny-qwen3",
+    seed: Annotated[int, typer.Option(help="Of initial weights, order and anchors; the traces keep theirs.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: 800.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/KIND.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Traces and features, to share between runs.")] = None,
+    workers: Annotated[int, typer.Option(help="Training processes.")] = 2,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before large features are written.")] = False,
+) -> None:
+    """Train DSpark, DFlash or Eagle3 on the target's own output and hidden states. Resumes what is in --out."""
+    from companion.training.drafter import DrafterConfig, dflash_config, train_drafter
+    from companion.training.regenerate import Regeneration
+
+    common: dict[str, Any] = {
+        "traces": Regeneration(target=target, seed=2, samples=samples, think_share=think_share),
+        "layers": 1 if kind is DrafterKind.eagle3 else layers,
+        "block_size": block_size,
+        "seed": seed,
+    }
+    if kind is DrafterKind.dflash:
+        config = dflash_config(**common)
+    else:
+        config = DrafterConfig(**common, kind=kind.value, head=head.value, rank=rank)  # type: ignore[arg-type]
+    config = _with_steps(config, steps)
+
+    def agree(tokens: int, size: int) -> bool:
+        sentence = f"The target's hidden states take {tokens:,} tokens x {size // max(tokens, 1):,} bytes"
+        Console(stderr=True, highlight=False).print(f"{sentence} = {size / 2**30:.2f} GiB on disk.")
+        return yes or size < ASK_ABOVE or typer.confirm("Write them?")
+
+    folder = out or Path("runs") / kind.value
+    _finish(train_drafter(config, folder, data, workers=workers, agree=agree).finished, folder)
+
+
+@train.command("drafters")
+def train_drafters(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Recipes: dflash, dspark, dspark-rnn, eagle3, dspark-think-5, -50, -100; default: all."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds of each; default: 5 of dflash and dspark, else 3.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs, their traces and features.")] = Path("runs/drafters"),
+    workers: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
+) -> None:
+    """Train DFlash, DSpark (four mixes and heads) and Eagle3, several seeds of each. Resumes what is in --out."""
+    from companion.training.zoo import train_zoo
+
+    for folder in train_zoo(out, names, seeds, workers):
+        sys.stdout.write(f"{folder}\n")
+
+
+def _with_steps(config: Any, steps: int | None) -> Any:
+    return config if steps is None else replace(config, schedule=replace(config.schedule, steps=steps))
+
+
+def _finish(finished: bool, out: Path) -> None:
+    if not finished:
+        Console(stderr=True).print(f"stopped; the checkpoint is in {out}, and the same command goes on from there")
+        raise typer.Exit(130)
+    sys.stdout.write(f"{out / 'model'}\n")
