@@ -267,7 +267,7 @@ def test_features_that_do_not_reach_the_anchor_are_refused():
 
 
 def test_more_than_the_block_is_refused():
-    with pytest.raises(ValueError, match="trained to propose 5 tokens, and max_depth is 6: ask for 1 to 5"):
+    with pytest.raises(ValueError, match="proposes at most 5 tokens, and max_depth is 6: ask for 1 to 5"):
         drafter("dspark_easy", max_depth=6)
     made, c = drafter("dspark_easy", max_depth=3), context(range(9))
     made.observe([c], [features_of(0, 0, 8)])

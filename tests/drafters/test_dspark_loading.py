@@ -117,7 +117,7 @@ def test_z_labs_layout_predicts_at_the_masks_only(tmp_path):
     (request,) = decode_ids(target_of("dflash"), made, [prompt], 20)
     assert request.emitted == greedy[:20]
     assert max(row.drafted for row in request.rounds) == 4
-    with pytest.raises(ValueError, match="trained to propose 4 tokens, and max_depth is 5"):
+    with pytest.raises(ValueError, match="proposes at most 4 tokens, and max_depth is 5"):
         load(tmp_path / "z", max_depth=5)
 
 

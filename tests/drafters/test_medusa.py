@@ -209,7 +209,7 @@ def test_heads_of_another_target_are_refused(tmp_path):
 
 
 def test_more_tokens_than_heads_are_refused():
-    with pytest.raises(ValueError, match="has 4 heads, and max_depth is 5: ask for 1 to 4"):
+    with pytest.raises(ValueError, match="proposes at most 4 tokens, and max_depth is 5: ask for 1 to 4"):
         MedusaDrafter(random_medusa("none"), max_depth=5)
     drafter, asked = MedusaDrafter(random_medusa("none"), max_depth=2), context([1, 2])
     with pytest.raises(ValueError, match="proposes at most 2 tokens, 3 were asked for"):

@@ -151,7 +151,7 @@ def test_the_draft_cache_follows_the_committed_text(model):
             kept = int(torch.randint(0, depth + 1, (1,), generator=generator))
             c.tokens += [*draft.tokens[:kept], int(torch.randint(64, (1,), generator=generator))]
         contexts = contexts[1:] + contexts[:1]
-    slots = [state.slot for state in drafter._states.values()]
+    slots = [drafter._slots.slot(c.request) for c in contexts]
     assert len(slots) == len(set(slots)) == 5
 
 
@@ -161,7 +161,7 @@ def test_slots_of_finished_requests_are_used_again(model):
         drafter.propose([context([1, 2, 3], request), context([4], 100 + request)], [2, 2])
         drafter.reset(request)
         drafter.reset(100 + request)
-    assert drafter._cache.slots <= 2
+    assert drafter._slots.cache.slots <= 2
 
 
 def test_draft_logits_that_are_no_distribution_raise(model):

@@ -1,5 +1,7 @@
 """Losslessness on real sampling: random Qwen3 models, the keyed random numbers, a chi-square test of known power."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from engine.enumeration import engine_law, plain_law, processed
@@ -95,8 +97,11 @@ def test_the_sampled_texts_follow_the_targets_law(kind, count, target, draft_mod
 class SoftArgmax(ModelDrafter):
     """The bug: the argmax is proposed, the soft distribution goes into the ratio."""
 
-    def _step(self, contexts, states, drafts):
-        return [(int(q.argmax()), q) for _, q in super()._step(contexts, states, drafts)]
+    def token(self, probs, purpose, position):
+        return int(probs.argmax())
+
+    def propose(self, contexts, depths):
+        return super().propose([replace(context, draws=self) for context in contexts], depths)
 
 
 def first_is_zero(draft: Draft) -> int:

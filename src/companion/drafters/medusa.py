@@ -21,7 +21,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,7 @@ from companion.drafters.checkpoint import check_target, fill, write
 from companion.drafters.dspark.config import HeadType
 from companion.drafters.dspark.heads import ConfidenceHead, markov_head
 from companion.drafters.dspark.sequential import draft_blocks
+from companion.drafters.neural import DrafterOptions, NeuralDrafter
 from companion.engine.load import ModelFolder
 from companion.engine.target import Qwen3Shape, Qwen3Target
 from companion.protocols import Context, Draft
@@ -81,20 +82,8 @@ class MedusaConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        s = self.shape
-        return {
+        return self.shape.to_config() | {
             "architectures": [ARCHITECTURE],
-            "model_type": "qwen3",
-            "vocab_size": s.vocab_size,
-            "hidden_size": s.hidden,
-            "num_hidden_layers": s.layers,
-            "num_attention_heads": s.heads,
-            "num_key_value_heads": s.kv_heads,
-            "head_dim": s.head_dim,
-            "rms_norm_eps": s.eps,
-            "rope_parameters": {"rope_type": "default", "rope_theta": s.rope_theta},
-            "max_position_embeddings": s.max_context,
-            "tie_word_embeddings": s.tied,
             "medusa_heads": self.heads,
             "target_layer_id": self.target_layer_id,
             "markov_rank": self.markov_rank,
@@ -139,36 +128,14 @@ class MedusaModel(nn.Module):
         return self.slots(features[rows, before, 0]).flatten(1, 2)
 
 
-class MedusaDrafter:
-    """One product for the whole block, then the sequential loop; no cache, since only the newest feature is read.
+class MedusaDrafter(NeuralDrafter):
+    """One product for the whole block, then the sequential loop; no cache, since only the newest feature is read."""
 
-    Arguments as in `companion.drafters.dspark.drafter.DSparkDrafter`.
-    """
-
-    def __init__(
-        self,
-        model: MedusaModel,
-        *,
-        name: str = "medusa",
-        max_depth: int | None = None,
-        proposal: Literal["sampled", "greedy"] = "sampled",
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        usable_vocab: int | None = None,
-    ) -> None:
-        if proposal not in ("sampled", "greedy"):
-            raise ValueError(f"proposal must be 'sampled' or 'greedy', got {proposal!r}")
+    def __init__(self, model: MedusaModel, **options: Unpack[DrafterOptions]) -> None:
         config = model.config
-        if max_depth is not None and not 1 <= max_depth <= config.heads:
-            raise ValueError(
-                f"drafter {name} has {config.heads} heads, and max_depth is {max_depth}: ask for 1 to {config.heads}"
-            )
-        self.name, self.config, self.max_depth = name, config, max_depth or config.heads
-        self.vocab_size, self.max_context = config.shape.vocab_size, config.shape.max_context
-        self.deterministic = proposal == "greedy"
-        self.taps: Sequence[int] = (config.target_layer_id,)
-        self.usable_vocab = usable_vocab or self.vocab_size
-        self._model = copy.deepcopy(model).requires_grad_(False).to(device, dtype)
+        super().__init__("medusa", config.shape, (config.target_layer_id,), config.heads, **options)
+        self.config = config
+        self._model = copy.deepcopy(model).requires_grad_(False).to(self.device, self.dtype)
         self._newest: dict[int, tuple[int, Tensor]] = {}  # tokens before the anchor, and the state [d] of the last one
 
     @torch.inference_mode()
@@ -177,13 +144,11 @@ class MedusaDrafter:
         drafting = [i for i, depth in enumerate(depths) if depth]
         if not drafting:
             return drafts
+        self.check_depths(depths)
         model, deepest = self._model, max(depths)
-        if deepest > self.max_depth:
-            raise ValueError(f"drafter {self.name} proposes at most {self.max_depth} tokens, {deepest} were asked for")
         hidden = model.slots(torch.stack([self._state(contexts[i]) for i in drafting]))[:, :deepest]  # h_k
         logits = model.lm_head(hidden)  # U_k
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        logits[..., self.usable_vocab :] = float("-inf")
+        logits = self.mask_unusable(logits.to(torch.promote_types(logits.dtype, torch.float32)))
         blocks = draft_blocks(
             hidden,
             logits,
@@ -199,11 +164,8 @@ class MedusaDrafter:
 
     def _state(self, context: Context) -> Tensor:
         position, state = self._newest.get(context.request, (0, None))
-        if state is None or position != len(context.tokens) - 1:
-            raise ValueError(
-                f"drafter {self.name} has the target's features of {position} tokens of request {context.request}, "
-                f"whose text has {len(context.tokens) - 1} before its last: call observe after each round"
-            )
+        self.check_seen(context, position)
+        assert state is not None
         return state.to(self._model.lm_head.weight)
 
     def observe(self, contexts: Sequence[Context], features: Sequence[Tensor | None]) -> None:

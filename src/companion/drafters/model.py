@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from companion.engine.cache import Cache
-from companion.engine.sampling import distribution, greedy
+from companion.drafters.choose import choose
+from companion.drafters.slots import Slots
 from companion.engine.target import Qwen3Target, ragged
 from companion.protocols import Context, Draft
-
-
-@dataclass(slots=True)
-class _State:
-    slot: int
-    read: list[int] = field(default_factory=list)  # tokens in the draft model's cache
 
 
 class ModelDrafter:
@@ -38,18 +31,19 @@ class ModelDrafter:
         self.model, self.name, self.max_depth = model, model.name, max_depth
         self.vocab_size, self.max_context = model.vocab_size, model.max_context
         self.deterministic = proposal == "greedy"
-        self._cache: Cache | None = None
-        self._states: dict[int, _State] = {}
-        self._free: list[int] = []
+        self._slots = Slots(model.shape, model.max_context, model.device, model.dtype)
+        self._read: dict[int, list[int]] = {}  # of each request, the tokens in the cache
 
     def propose(self, contexts: Sequence[Context], depths: Sequence[int]) -> list[Draft]:
         drafts = [Draft([]) for _ in contexts]
         probs: list[list[Tensor]] = [[] for _ in contexts]
-        states = [self._rolled_back(context) for context in contexts]
+        for context in contexts:
+            self._roll_back(context)
         for step in range(max(depths, default=0)):
             active = [i for i, depth in enumerate(depths) if depth > step]
-            chosen = self._step([contexts[i] for i in active], [states[i] for i in active], [drafts[i] for i in active])
-            for i, (token, q) in zip(active, chosen, strict=True):
+            asking = [contexts[i] for i in active]
+            logits = self._step(asking, [drafts[i] for i in active])
+            for i, (token, q) in zip(active, choose(logits, asking, step, greedily=self.deterministic), strict=True):
                 drafts[i].tokens.append(token)
                 if q is not None:
                     probs[i].append(q)
@@ -57,54 +51,31 @@ class ModelDrafter:
             draft.probs = torch.stack(rows) if rows else None
         return drafts
 
-    def _step(
-        self, contexts: list[Context], states: list[_State], drafts: list[Draft]
-    ) -> list[tuple[int, Tensor | None]]:
-        """One draft token for each request, in one ragged forward."""
-        assert self._cache is not None
-        unread = [[*c.tokens, *d.tokens][len(s.read) :] for c, s, d in zip(contexts, states, drafts, strict=True)]
-        batch = ragged([(s.slot, len(s.read), new) for s, new in zip(states, unread, strict=True)], self.model.device)
+    def _step(self, contexts: list[Context], drafts: list[Draft]) -> Tensor:  # [R, V]
+        """Logits after the text and draft of each request, in one ragged forward over what is unread of them."""
+        rows = []
+        for context, draft in zip(contexts, drafts, strict=True):
+            read = self._read[context.request]
+            rows.append((self._slots.slot(context.request), len(read), [*context.tokens, *draft.tokens][len(read) :]))
+        batch = ragged(rows, self.model.device)
         batch.logit_rows = torch.tensor(batch.starts[1:], device=self.model.device) - 1
-        logits = self.model.forward(batch, self._cache).logits  # [R, V]
-        best = greedy(logits).tolist()
-        chosen: list[tuple[int, Tensor | None]] = []
-        for row, (context, state, draft, new) in enumerate(zip(contexts, states, drafts, unread, strict=True)):
-            state.read.extend(new)
-            if self.deterministic or context.sampling.greedy:
-                chosen.append((best[row], None))
-                continue
-            q = distribution(logits[row : row + 1], context.sampling)[0]
-            position = len(context.tokens) + len(draft.tokens)
-            chosen.append((context.draws.token(q, f"draft/{context.round}", position), q))
-        return chosen
+        logits = self.model.forward(batch, self._slots.cache).logits
+        for context, (_, _, new) in zip(contexts, rows, strict=True):
+            self._read[context.request].extend(new)
+        return logits
 
-    def _rolled_back(self, context: Context) -> _State:
-        """The request's state, its cache holding a prefix of the committed text and at least one token still unread."""
-        state = self._states.get(context.request)
-        if state is None:
-            if not self._free:
-                used = self._cache.slots if self._cache else 0
-                self._free = list(range(used, max(2 * used, 1)))[::-1]
-            state = self._states[context.request] = _State(self._free.pop())
-        slots = max(s.slot for s in self._states.values()) + 1
-        needed = len(context.tokens) + self.max_depth
-        if self._cache is None:
-            self._cache = self.model.new_cache(slots, min(self.model.max_context, 2 * needed))
-        elif needed > self._cache.capacity or slots > self._cache.slots:
-            self._cache = self._cache.grown(slots, min(self.model.max_context, max(2 * needed, self._cache.capacity)))
-        keep = 0
-        limit = min(len(state.read), len(context.tokens) - 1)
-        while keep < limit and state.read[keep] == context.tokens[keep]:
+    def _roll_back(self, context: Context) -> None:
+        """Keep in the cache a prefix of the committed text that leaves at least one token unread."""
+        read, slot = self._read.setdefault(context.request, []), self._slots.slot(context.request)
+        keep, limit = 0, min(len(read), len(context.tokens) - 1)
+        while keep < limit and read[keep] == context.tokens[keep]:
             keep += 1
-        del state.read[keep:]
-        self._cache.rollback(state.slot, keep)
-        return state
+        del read[keep:]
+        self._slots.reserve(len(context.tokens) + self.max_depth).rollback(slot, keep)
 
     def observe(self, contexts: Sequence[Context], features: Sequence[Tensor | None]) -> None:
         """Nothing to do: the next proposal reads the committed text from the context."""
 
     def reset(self, request: int) -> None:
-        state = self._states.pop(request, None)
-        if state is not None and self._cache is not None:
-            self._cache.rollback(state.slot, 0)
-            self._free.append(state.slot)
+        self._read.pop(request, None)
+        self._slots.release(request)

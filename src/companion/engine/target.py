@@ -76,6 +76,24 @@ class Qwen3Shape:
             tied=bool(config.get("tie_word_embeddings", False)),
         )
 
+    def to_config(self) -> dict[str, Any]:
+        """What `from_config` reads back, under transformers' names."""
+        return {
+            "model_type": "qwen3",
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "rms_norm_eps": self.eps,
+            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
+            "max_position_embeddings": self.max_context,
+            "tie_word_embeddings": self.tied,
+        }
+
 
 class Layer(NamedTuple):
     """Matrices lie as [in, out]: on a CPU a one-token product with them takes half the time of the [out, in] layout."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from companion.experiments.bars import Bar, Verdict, judge, judge_interval, verdict
+from companion.experiments.bars import Bar, Verdict, judge, verdict
 from companion.experiments.drafter_rounds import PLAIN
 from companion.experiments.drafter_rounds import load as load_tables
 from companion.experiments.drafter_statistics import (
@@ -83,8 +83,9 @@ def _bar(differences: Sequence[Difference], temperature: float) -> Bar:
     name = f"tau of DSpark minus DFlash, thinking off, all domains, T {temperature:g}"
     for d in differences:
         if (d.first, d.second, d.domain, d.mode, d.temperature) == ("dspark", "dflash", ALL, "no_think", temperature):
-            return judge_interval(name, 0.0, d.value, d.low, d.high, d.prompts, enough=min(d.seeds) > 1)
-    return judge_interval(name, 0.0, None, None, None, 0)
+            enough = min(d.seeds) > 1
+            return judge(name, 0.0, d.value, d.low, d.high, d.prompts, enough=enough, whole_interval=True)
+    return judge(name, 0.0, None, None, None, 0)
 
 
 def _greedy_identical(tables: Sequence[Rounds]) -> dict[str, tuple[int, int]]:

@@ -35,29 +35,19 @@ def judge(
     low: float | None,
     high: float | None,
     trials: int,
+    *,
     enough: bool = True,
+    whole_interval: bool = False,
 ) -> Bar:
-    """The bar with its verdict: ``inconclusive`` without a value, without trials, or where they are not ``enough``."""
+    """The bar with its verdict: ``inconclusive`` without a value, without trials, or where they are not ``enough``.
+
+    With ``whole_interval`` the interval must lie above the threshold, and not the value reach it.
+    """
     judged: Verdict = "inconclusive"
-    if value is not None and trials and enough:
-        judged = "holds" if value >= threshold else "fails"
+    if value is not None and trials and enough and (low is not None or not whole_interval):
+        holds = low > threshold if whole_interval and low is not None else value >= threshold
+        judged = "holds" if holds else "fails"
     return Bar(name=name, threshold=threshold, value=value, low=low, high=high, trials=trials, verdict=judged)
-
-
-def judge_interval(
-    name: str,
-    threshold: float,
-    value: float | None,
-    low: float | None,
-    high: float | None,
-    trials: int,
-    enough: bool = True,
-) -> Bar:
-    """As `judge`, of a bar that the whole interval must clear: it holds where ``low`` is above ``threshold``."""
-    bar = judge(name, threshold, value, low, high, trials, enough and low is not None)
-    if bar.verdict == "holds" and low is not None and low <= threshold:
-        return bar.model_copy(update={"verdict": "fails"})
-    return bar
 
 
 def verdict(found: Sequence[Bar]) -> Verdict:

@@ -108,7 +108,7 @@ def bars(rows: Sequence[Response], wanted: int) -> list[Bar]:
 
     def share(name: str, threshold: float, group: list[Response], hit: Callable[[Response], bool]) -> Bar:
         p = Proportion.of([hit(r) for r in group])
-        return judge(name, threshold, p.value, p.low, p.high, p.trials, p.trials >= wanted)
+        return judge(name, threshold, p.value, p.low, p.high, p.trials, enough=p.trials >= wanted)
 
     found = [
         share("right, math, thinking, T 0.7", 0.92, pick(0.7, "math", "think"), lambda r: bool(r.right)),
@@ -118,7 +118,7 @@ def bars(rows: Sequence[Response], wanted: int) -> list[Bar]:
     a, b = Proportion.of([bool(r.right) for r in on]), Proportion.of([bool(r.right) for r in off])
     gain, low, high = newcombe(a, b)
     enough = min(a.trials, b.trials) >= wanted
-    found.append(judge("thinking pays, math, T 0.7", 0.25, gain, low, high, min(a.trials, b.trials), enough))
+    found.append(judge("thinking pays, math, T 0.7", 0.25, gain, low, high, min(a.trials, b.trials), enough=enough))
     for temperature, threshold in ((0.7, 0.99), (1.0, 0.985)):
         for domain in DOMAINS:
             for mode in MODES:

@@ -114,23 +114,9 @@ class DSparkConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """What config.json holds, in the layout it came from; `from_dict` reads it back."""
-        s = self.shape
-        common = {
-            "model_type": "qwen3",
-            "vocab_size": s.vocab_size,
-            "hidden_size": s.hidden,
+        common = self.shape.to_config() | {
             "intermediate_size": self.mlp_width,
-            "num_hidden_layers": s.layers,
-            "num_attention_heads": s.heads,
-            "num_key_value_heads": s.kv_heads,
-            "head_dim": s.head_dim,
-            "rms_norm_eps": s.eps,
-            "rope_parameters": {"rope_type": "default", "rope_theta": s.rope_theta},
-            "max_position_embeddings": s.max_context,
-            "layer_types": ["full_attention"] * s.layers,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "tie_word_embeddings": s.tied,
+            "layer_types": ["full_attention"] * self.shape.layers,
             "block_size": self.block_size,
             "num_target_layers": self.num_target_layers,
         }

@@ -8,6 +8,7 @@ rows and not counted, so that the next round overwrites them: rollback as a leng
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from companion.drafters.blocks import fuse_layer, rotate
 from companion.drafters.dspark.backbone import DFlashBackbone, InjectedLayer
 from companion.drafters.dspark.config import DSparkConfig
 from companion.engine.cache import Cache
+from companion.engine.norm import RMSNorm
 
 
 class Rows:
@@ -68,25 +70,23 @@ class FusedBackbone:
         self.embedding = embedding.detach().to(device, dtype)
         self.masks = [config.mask_token_id] * (config.block_size - 1)
         self.fc = across(model.fc.weight)
-        self.hidden_norm, self.norm = own(model.hidden_norm.weight), own(model.norm.weight)
+        norm = partial(RMSNorm, eps=config.shape.eps)
+        self.hidden_norm, self.norm = norm(own(model.hidden_norm.weight)), norm(own(model.norm.weight))
         layers = [layer for layer in model.layers if isinstance(layer, InjectedLayer)]
         attention = [layer.self_attn for layer in layers]
         self.layers = [fuse_layer(layer, config.shape, device, dtype) for layer in layers]
+        self.norms = [[norm(w) for w in (layer.input_norm, layer.qk_norm, layer.mlp_norm)] for layer in self.layers]
         self.inject_kv = across(*(a.k_proj.weight for a in attention), *(a.v_proj.weight for a in attention))
-        self.inject_norm = torch.stack([own(a.k_norm.weight) for a in attention])[:, None]  # [L, 1, head_dim]
+        self.inject_norm = norm(torch.stack([own(a.k_norm.weight) for a in attention])[:, None])  # [L, 1, head_dim]
         self.cos = own(model.rotary.cos)  # [P, 1, head_dim]
         self.signed_sin = own(model.rotary.signed_sin)
-        self.as_product = device.type == "cpu" and dtype in (torch.float32, torch.float64)
-        widths = (config.shape.hidden, config.shape.head_dim)
-        self.means = {d: torch.full((d, 1), 1.0 / d, device=device, dtype=dtype) for d in widths}
-        self.eps = torch.tensor(config.shape.eps, device=device, dtype=dtype)
 
     def inject(self, features: Tensor, rows: Rows, cache: Cache) -> None:  # [N, m, d]
         """Append the context of Eq. 2 to the keys and values of every layer (Eq. 3)."""
         s = self.config.shape
-        context = self._unit(features.flatten(1) @ self.fc) * self.hidden_norm  # [N, d]
+        context = self.hidden_norm(features.flatten(1) @ self.fc)  # [N, d]
         kv = (context @ self.inject_kv).view(-1, 2, s.layers, s.kv_heads, s.head_dim)
-        k, v = self._unit(kv)[:, 0] * self.inject_norm, kv[:, 1]
+        k, v = self.inject_norm(kv[:, 0]), kv[:, 1]
         cos, signed_sin = self.cos[rows.positions], self.signed_sin[rows.positions]
         rows.write(rows.places(cache.keys), rotate(k, (cos[:, None], signed_sin[:, None])))
         rows.write(rows.places(cache.values), v)
@@ -101,26 +101,16 @@ class FusedBackbone:
         seen = _Seen(rows, cache)
         block = torch.tensor([token for anchor in anchors for token in (anchor, *self.masks)], device=self.device)
         x = F.embedding(block, self.embedding)  # [N, d]
-        for index, layer in enumerate(self.layers):
-            qkv = (self._unit(x) * layer.input_norm) @ layer.qkv
-            qkv = qkv.view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
-            qk = self._unit(qkv)[:, : -s.kv_heads] * layer.qk_norm
-            qk = rotate(qk, rotary)
+        for index, (layer, (input_norm, qk_norm, mlp_norm)) in enumerate(zip(self.layers, self.norms, strict=True)):
+            qkv = (input_norm(x) @ layer.qkv).view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
+            qk = rotate(qk_norm(qkv[:, : -s.kv_heads]), rotary)
             rows.write(seen.new_keys[index], qk[:, s.heads :])
             rows.write(seen.new_values[index], qkv[:, -s.kv_heads :])
             x = x + seen.attend(index, qk[:, : s.heads]) @ layer.out
-            gate, up = ((self._unit(x) * layer.mlp_norm) @ layer.gate_up).chunk(2, -1)
+            gate, up = (mlp_norm(x) @ layer.gate_up).chunk(2, -1)
             x = x + (F.silu(gate) * up) @ layer.down
-        hidden = (self._unit(x) * self.norm).view(len(slots), c.block_size, -1)
+        hidden = self.norm(x).view(len(slots), c.block_size, -1)
         return hidden[:, c.block_size - c.proposal_length :]
-
-    def _unit(self, x: Tensor) -> Tensor:  # [..., d]
-        """Rows over their root mean square: RMSNorm without its weight. On a CPU a product is their fastest mean."""
-        d = x.shape[-1]
-        if not self.as_product:
-            return torch.rms_norm(x, (d,), None, self.config.shape.eps)
-        rows = x.view(-1, d)
-        return x * torch.addmm(self.eps, rows * rows, self.means[d]).rsqrt_().view(*x.shape[:-1], 1)
 
 
 class _Seen:

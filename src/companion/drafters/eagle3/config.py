@@ -56,23 +56,10 @@ class Eagle3Config:
 
     def to_dict(self) -> dict[str, Any]:
         """What config.json holds; `from_dict` reads it back."""
-        s = self.shape
-        return {
+        return self.shape.to_config() | {
             "architectures": [ARCHITECTURE],
-            "model_type": "qwen3",
-            "vocab_size": s.vocab_size,
-            "hidden_size": s.hidden,
             "intermediate_size": self.mlp_width,
-            "num_hidden_layers": 1,
             "draft_num_hidden_layers": 1,
-            "num_attention_heads": s.heads,
-            "num_key_value_heads": s.kv_heads,
-            "head_dim": s.head_dim,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "rms_norm_eps": s.eps,
-            "rope_parameters": {"rope_type": "default", "rope_theta": s.rope_theta},
-            "max_position_embeddings": s.max_context,
             "tie_word_embeddings": False,
             "num_target_layers": self.num_target_layers,
             "target_layer_ids": list(self.target_layer_ids),

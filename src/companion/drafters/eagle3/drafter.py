@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -11,13 +11,14 @@ from torch import Tensor
 from companion.drafters.choose import choose
 from companion.drafters.eagle3.fused import FusedEagle3
 from companion.drafters.eagle3.model import Eagle3
+from companion.drafters.neural import DrafterOptions, NeuralDrafter, Unread
 from companion.drafters.slots import Slots
 from companion.engine.attention import AttentionPlan
 from companion.engine.target import ragged
 from companion.protocols import Context, Draft
 
 
-class Eagle3Drafter:
+class Eagle3Drafter(NeuralDrafter):
     """Drafts token by token with a one-layer cache of its own; batched and ragged over requests.
 
     With committed text x_0 .. x_{L-1}, the last one being the anchor, the target has shown g_0 .. g_{L-2}: L-1
@@ -26,35 +27,17 @@ class Eagle3Drafter:
     output for want of a g. They are rolled back when the round ends, and what was committed comes back with the
     target's features.
 
-    ``proposal`` "sampled" draws from the distribution after the request's own temperature and filters and hands that
-    tensor on as q; "greedy" proposes the argmax with a one-hot q. ``max_depth`` may exceed the number of steps that the
-    model was trained for, which is its default. ``usable_vocab`` as in `Qwen3Target`: ids beyond are never drafted. The
-    weights are copied; the model may go on training.
+    ``max_depth`` may exceed the number of steps that the model was trained for, which is its default. The weights are
+    copied; the model may go on training.
     """
 
-    def __init__(
-        self,
-        model: Eagle3,
-        *,
-        name: str = "eagle3",
-        max_depth: int | None = None,
-        proposal: Literal["sampled", "greedy"] = "sampled",
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        usable_vocab: int | None = None,
-    ) -> None:
-        if proposal not in ("sampled", "greedy"):
-            raise ValueError(f"proposal must be 'sampled' or 'greedy', got {proposal!r}")
+    def __init__(self, model: Eagle3, **options: Unpack[DrafterOptions]) -> None:
         config, shape = model.config, model.config.shape
-        self.name, self.config = name, config
-        self.max_depth = max_depth or config.ttt_length
-        self.vocab_size, self.max_context = shape.vocab_size, shape.max_context
-        self.deterministic = proposal == "greedy"
-        self.taps: Sequence[int] = config.target_layer_ids
-        self.usable_vocab = usable_vocab or shape.vocab_size
-        self._fused = FusedEagle3(model, device=torch.device(device), dtype=dtype)
-        self._slots = Slots(shape, shape.max_context, self._fused.device, dtype)
-        self._unread: dict[int, list[Tensor]] = {}  # features that wait for the request's next draft
+        super().__init__("eagle3", shape, config.target_layer_ids, config.ttt_length, deeper=True, **options)
+        self.config = config
+        self._fused = FusedEagle3(model, device=self.device, dtype=self.dtype)
+        self._slots = Slots(shape, shape.max_context, self.device, self.dtype)
+        self._unread = Unread()
         self._newest: dict[int, Tensor] = {}  # g [1, d] of the newest pair that was read
 
     @torch.inference_mode()
@@ -69,8 +52,7 @@ class Eagle3Drafter:
             asking = [contexts[i] for i in active]
             newest = [[contexts[i].tokens[-1], *drafts[i].tokens][-1] for i in active]
             hidden = self._step([self._slots.slot(c.request) for c in asking], newest, hidden[still])
-            logits = self._fused.logits(hidden)  # [R, V]
-            logits[:, self.usable_vocab :] = float("-inf")
+            logits = self.mask_unusable(self._fused.logits(hidden))  # [R, V]
             for i, (token, q) in zip(active, choose(logits, asking, step, greedily=self.deterministic), strict=True):
                 drafts[i].tokens.append(token)
                 if q is not None:
@@ -101,13 +83,9 @@ class Eagle3Drafter:
 
     def _read(self, context: Context) -> Tensor:
         """g of the n pairs that came since the last proposal, behind the one that was the newest then: [n + 1, d]."""
-        unread = self._unread.pop(context.request, [])
-        known = self._slots.cache.lengths[self._slots.slot(context.request)] + sum(map(len, unread))
-        if known != len(context.tokens) - 1:
-            raise ValueError(
-                f"drafter {self.name} has the target's features of {known} tokens of request {context.request}, whose "
-                f"text has {len(context.tokens) - 1} before its last: call observe after each round"
-            )
+        known = self._slots.cache.lengths[self._slots.slot(context.request)] + self._unread.count(context.request)
+        self.check_seen(context, known)
+        unread = self._unread.pop(context.request)
         fused = [self._newest[context.request]] if context.request in self._newest else []
         g = torch.cat([*fused, *map(self._fused.fuse, unread)])
         self._newest[context.request] = g[-1:]
@@ -124,11 +102,9 @@ class Eagle3Drafter:
 
     def observe(self, contexts: Sequence[Context], features: Sequence[Tensor | None]) -> None:
         """Keep the features [n, taps, d]; they are read at the next proposal, as a part of its cost."""
-        for context, rows in zip(contexts, features, strict=True):
-            if rows is not None and len(rows):
-                self._unread.setdefault(context.request, []).append(rows)
+        self._unread.add(contexts, features)
 
     def reset(self, request: int) -> None:
-        self._unread.pop(request, None)
+        self._unread.pop(request)
         self._newest.pop(request, None)
         self._slots.release(request)
