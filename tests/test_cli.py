@@ -157,6 +157,11 @@ def test_a_console_that_lacks_a_character_is_no_reason_to_fail(monkeypatch: pyte
         (("ceiling", "20"), "lies between 0 and 11.9312 nats, got 20.0"),
         (("ceiling", "--", "-1"), "lies between 0 and 11.9312 nats, got -1.0"),
         (("train", "target", "--steps", "1", "--workers", "0", "--out", "{tmp}"), "workers must be at least 1, got 0"),
+        (("evaluate", "target", "--samples", "0"), "at least 1 sample is needed, got 0"),
+        (("bench", "decode", "--threads", "0"), "threads must be at least 1"),
+        (("train", "drafter", "--samples", "0"), "at least 1 sample and a share of thinking from 0 to 1, got 0"),
+        (("train", "drafter", "--think-share", "2"), "got 2400 and 2.0"),
+        (("train", "drafter", "--layers", "0"), "needs at least 1 layer"),
         (("bench", "show", "{data}", "--picture", "{tmp}/none/x.png"), "No such file or directory"),
     ],
 )

@@ -23,7 +23,9 @@ def evaluate_target(
     seed: Seed = 0,
     device: Device = "cpu",
     output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
-    rows: Annotated[Path | None, typer.Option(help="One line per response; a killed run goes on from it.")] = None,
+    rows: Annotated[
+        Path | None, typer.Option(help="One line per response; a killed run goes on from it. Default: a file in runs/.")
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes; they change no number.")] = 1,
     as_json: Json = False,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class TextTarget(Qwen3Target):
             )
         return self.encode(self._chat(prompt, thinking))
 
-    @property
+    @cached_property
     def thinking_switch(self) -> bool:
         """Whether the chat template knows ``enable_thinking``; models that always or never think have none."""
         return self._chat("?", True) != self._chat("?", False)

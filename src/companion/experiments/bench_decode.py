@@ -93,8 +93,8 @@ Decoder = Callable[[list[int]], tuple[list[int], GenerationResult | None]]
 
 def run(config: Config, output: Path | None = None) -> Result:
     """Time every method, then measure memory; stores the result as JSON when ``output`` is given."""
-    if config.prompts < 1 or config.repeats < 1:
-        raise ValueError("prompts and repeats must be at least 1: nothing timed is no result")
+    if min(config.prompts, config.repeats, config.threads) < 1:
+        raise ValueError("prompts, repeats and threads must be at least 1: nothing timed is no result")
     torch.set_num_threads(config.threads)
     target = companion.load_target(config.target, device=config.device)
     prompts = _prompts(target, config)

@@ -5,6 +5,8 @@ Every response is one row of a file that a killed run goes on from; all numbers 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -53,14 +55,16 @@ def run(
 ) -> TargetEvaluation:
     """Sample, check and summarise; ``output`` (JSON) is written only when all is there.
 
-    ``rows`` (default: in ``runs/``) collects one line per response; a run that is killed goes on from it and ends with
-    the same numbers, whatever the number of worker processes. Raises ValueError when ``rows`` belongs to other weights
-    or settings.
+    ``rows`` (default: in ``runs/``, a file for each choice of weights and settings) collects one line per response; a
+    run that is killed goes on from it and ends with the same numbers, whatever the number of worker processes. Raises
+    ValueError when ``rows`` belongs to other weights or settings.
     """
     config = config or Config()
+    if config.samples < 1 or config.other_samples < 0:
+        raise ValueError(f"at least 1 sample is needed, got {config.samples} (of other kinds: {config.other_samples})")
     target = companion.load_target(config.target, device=config.device)
-    path = rows or Path("runs") / "evaluate_target" / f"{target.name}.jsonl"
     header = {"config": config.model_dump(mode="json"), "weights": target.source["weights_sha256"]}
+    path = rows or Path("runs") / "evaluate_target" / f"{target.name}-{_digest(header)}.jsonl"
     done = load_rows(path, header)
     work = _plan(config)
     total = sum(n for *_, n in work)
@@ -120,6 +124,10 @@ def show(result: TargetEvaluation) -> None:
 
 def _percent(p: Proportion | None) -> str:
     return "" if p is None or p.value is None else f"{100 * p.value:.1f} %"
+
+
+def _digest(header: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _plan(config: Config) -> list[tuple[float, Domain, Mode, Kind, int]]:

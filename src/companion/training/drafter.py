@@ -60,6 +60,8 @@ class DrafterConfig:
     schedule: Schedule = field(default_factory=lambda: Schedule(steps=800, warmup=20, constant_until=0.3))
 
     def __post_init__(self) -> None:
+        if min(self.layers, self.block_size, self.anchors) < 1:
+            raise ValueError("a drafter needs at least 1 layer, 1 token a block and 1 anchor a text")
         if self.kind == "dflash" and (self.rank or self.confidence):
             raise ValueError("DFlash has neither a Markov head nor a confidence head: give rank=0 and confidence=False")
 

@@ -32,6 +32,13 @@ class Regeneration:
     max_new_tokens: int = 600
     max_batch: int = 80
 
+    def __post_init__(self) -> None:
+        if self.samples < 1 or not 0 <= self.think_share <= 1:
+            raise ValueError(
+                f"traces need at least 1 sample and a share of thinking from 0 to 1, got {self.samples} and "
+                f"{self.think_share}"
+            )
+
 
 @dataclass(frozen=True)
 class Trace:
