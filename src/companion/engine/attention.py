@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,13 @@ from torch import Tensor
 
 from companion.engine.cache import Cache
 from companion.protocols import RaggedBatch
+
+
+class Plan(Protocol):
+    """What the layers ask: take my new keys and values, and let my queries attend."""
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> None: ...
+    def attend(self, layer: int, q: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from companion.engine.attention import AttentionPlan
+from companion.engine.attention import AttentionPlan, Plan
 from companion.engine.cache import Cache
 from companion.engine.norm import RMSNorm
 from companion.protocols import KVCache, RaggedBatch, TargetOutput
@@ -209,8 +209,22 @@ class Qwen3Target:
                 f"{self.name} has layers 0 to {self.shape.layers - 1} (-1: the embedding); layer {unknown[0]} is none"
             )
         plan = AttentionPlan(batch, cache)
-        cos, sin = self.cos[batch.positions], self.signed_sin[batch.positions]  # [N, 1, head_dim]
-        x = F.embedding(batch.tokens, self.embedding)  # [N, d]
+        output = self.stream(batch.tokens, batch.positions, plan, taps, batch.logit_rows)
+        for slot, start, stop, length in plan.spans:
+            cache.lengths[slot] = length + stop - start
+        return output
+
+    def stream(
+        self,
+        tokens: Tensor,  # [N]
+        positions: Tensor,  # [N]
+        plan: Plan,
+        taps: Sequence[int] = (),
+        logit_rows: Tensor | None = None,  # [M]; None: all
+    ) -> TargetOutput:
+        """The layers over one flat stream; ``plan`` says who attends to whom, and keeps keys and values."""
+        cos, sin = self.cos[positions], self.signed_sin[positions]  # [N, 1, head_dim]
+        x = F.embedding(tokens, self.embedding)  # [N, d]
         tapped = {-1: x} if -1 in taps else {}
         for index, layer in enumerate(self.layers):
             input_norm, qk_norm, mlp_norm = self.norms[index]
@@ -218,9 +232,7 @@ class Qwen3Target:
             x = x + self._mlp(layer, mlp_norm(x))
             if index in taps:
                 tapped[index] = x
-        for slot, start, stop, length in plan.spans:
-            cache.lengths[slot] = length + stop - start
-        rows = x if batch.logit_rows is None else x[batch.logit_rows]
+        rows = x if logit_rows is None else x[logit_rows]
         logits = F.linear(self.final_norm(rows), self.head).float()
         if self.usable_vocab < self.vocab_size:
             logits[:, self.usable_vocab :] = float("-inf")
@@ -235,7 +247,7 @@ class Qwen3Target:
         qk_norm: RMSNorm,
         cos: Tensor,  # [N, 1, head_dim]
         sin: Tensor,
-        plan: AttentionPlan,
+        plan: Plan,
     ) -> Tensor:
         s = self.shape
         qkv = (x @ layer.qkv).view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
