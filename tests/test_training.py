@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from companion.training.batches import Batch, Encoded, Step, bucket, encode
+from companion.training.checkpoint import CHECKPOINT, load_weights, saved_step
 from companion.training.corpus import training_sample
 from companion.training.draft import distillation_loss
-from companion.training.loop import CHECKPOINT, LOG, Schedule, fit, load_weights, saved_step
+from companion.training.loop import LOG, Schedule, fit
 from companion.training.muon import Muon, orthogonalise
 from companion.training.target import Architecture, TargetConfig, train_target
 from companion.training.tokenizer import corpus_texts, render, train_tokenizer

@@ -11,9 +11,10 @@ import torch
 import companion
 from companion.engine.load import TextTarget
 from companion.training import zoo
+from companion.training.checkpoint import load_weights
 from companion.training.drafter import DrafterConfig, dflash_config, train_drafter
 from companion.training.features import FeatureSpec, FeatureStore, features, storage
-from companion.training.loop import LOG, Schedule, load_weights
+from companion.training.loop import LOG, Schedule
 from companion.training.regenerate import Regeneration, regenerate
 
 FEW = Regeneration(seed=2, samples=9, think_share=0.0, max_new_tokens=40)

@@ -16,8 +16,9 @@ from companion.engine.load import find_model
 from companion.provenance import write_json
 
 from .batches import Batch, Encoded, Step, bucket, steps
+from .checkpoint import load_weights
 from .export import export_model
-from .loop import Schedule, TrainResult, fit, load_weights
+from .loop import Schedule, TrainResult, fit
 from .regenerate import Regeneration, read_traces, regenerate
 from .target import Architecture, claim_folder
 

@@ -22,10 +22,11 @@ from companion.engine.load import TextTarget, find_model, load_target
 from companion.provenance import write_json
 
 from .anchors import pack_blocks, sample_anchors
+from .checkpoint import load_weights
 from .drafter_loss import Alphas, PositionWeight, loss_sums, position_weights, supervised_slots
 from .eagle3_loss import eagle3_loss
 from .features import FeatureSpec, FeatureStore, storage
-from .loop import Schedule, TrainResult, fit, load_weights
+from .loop import Schedule, TrainResult, fit
 from .regenerate import Regeneration, Trace, read_traces, regenerate
 from .target import claim_folder
 

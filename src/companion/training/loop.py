@@ -8,25 +8,27 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import Module
 from tqdm import tqdm
 
+from .checkpoint import load_run, save_run, saved_step, trainable
+from .group import is_first
 from .muon import Muon
 
-CHECKPOINT = "checkpoint.safetensors"
 LOG = "log.jsonl"
+
+Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,10 @@ class Task(Protocol[B]):
         ...
 
     def loss(self, model: Module, batch: B) -> tuple[Tensor, float]:
-        """Weighted sum (not mean) of the loss, and the sum of weights that a step's losses are divided by."""
+        """Weighted sum (not mean) of the loss, and the sum of weights that a step's losses are divided by.
+
+        The model is on the device that it trains on; what the batch reads is the task's to bring there.
+        """
         ...
 
 
@@ -96,26 +101,41 @@ class TrainResult:
     finished: bool
 
 
-def fit(task: Task[B], schedule: Schedule, folder: Path, workers: int = 1, threads: int = 1) -> TrainResult:
+def fit(
+    task: Task[B],
+    schedule: Schedule,
+    folder: Path,
+    workers: int = 1,
+    threads: int = 1,
+    *,
+    device: torch.device | str = "cpu",
+    precision: Precision = "fp32",
+) -> TrainResult:
     """Train ``task`` and keep everything in ``folder``; continues from its checkpoint if there is one.
 
-    With ``workers`` > 1 the batches of each step are split over that many processes. An interrupt (Ctrl-C) writes a
-    checkpoint first. Errors of a process are raised here.
+    The batches of each step are split over processes: those of a group that is joined (`companion.training.group`), or
+    else ``workers`` that are started here, on the CPU. ``precision`` "bf16" computes losses under autocast and keeps
+    parameters, gradients and optimisers in fp32. An interrupt (Ctrl-C) writes a checkpoint first. Errors of a process
+    are raised here.
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    if precision not in ("fp32", "bf16"):
+        raise ValueError(f"precision must be fp32 or bf16, got {precision!r}")
+    device = torch.device(device)
     folder.mkdir(parents=True, exist_ok=True)
-    if workers == 1:
+    if workers == 1 or dist.is_initialized():
         before = torch.get_num_threads()
         try:
-            step = _train(task, schedule, folder, threads)
+            step = _train(task, schedule, folder, threads, device, precision)
         finally:
             torch.set_num_threads(before)
+    elif device.type != "cpu":
+        raise ValueError(f"{workers} workers share CPUs; for several GPUs start the command with torchrun")
     else:
         with tempfile.TemporaryDirectory() as meeting:
-            context = mp.spawn(
-                _worker, (task, schedule, folder, workers, threads, f"{meeting}/store"), workers, join=False
-            )
+            shared = (task, schedule, folder, workers, threads, precision, f"{meeting}/store")
+            context = mp.spawn(_worker, shared, workers, join=False)
             assert context is not None
             forward = _Interrupt([p.pid for p in context.processes])
             with forward:
@@ -123,24 +143,9 @@ def fit(task: Task[B], schedule: Schedule, folder: Path, workers: int = 1, threa
                     pass
         step = saved_step(folder)
     result = TrainResult(folder, step, step >= schedule.steps)
-    if not result.finished:
+    if not result.finished and is_first():
         print(f"Stopped at step {step} of {schedule.steps}; the same command continues from there.", file=sys.stderr)
     return result
-
-
-def saved_step(folder: Path) -> int:
-    """Steps done according to the checkpoint in ``folder``; 0 without one."""
-    path = folder / CHECKPOINT
-    if not path.exists():
-        return 0
-    with safe_open(path, "pt") as f:
-        return int(json.loads(f.metadata()["state"])["step"])
-
-
-def load_weights(folder: Path) -> dict[str, Tensor]:
-    """The model's weights in the checkpoint of ``folder``."""
-    with safe_open(folder / CHECKPOINT, "pt") as f:
-        return {k.removeprefix("model/"): f.get_tensor(k) for k in f.keys() if k.startswith("model/")}  # noqa: SIM118
 
 
 class _Interrupt:
@@ -167,10 +172,19 @@ class _Interrupt:
             signal.signal(signal.SIGINT, self._previous)
 
 
-def _worker(rank: int, task: Task[B], schedule: Schedule, folder: Path, world: int, threads: int, store: str) -> None:
+def _worker(
+    rank: int,
+    task: Task[B],
+    schedule: Schedule,
+    folder: Path,
+    world: int,
+    threads: int,
+    precision: Precision,
+    store: str,
+) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     try:
-        _train(task, schedule, folder, threads)
+        _train(task, schedule, folder, threads, torch.device("cpu"), precision)
     finally:
         dist.destroy_process_group()
 
@@ -184,31 +198,32 @@ def _positions(task: Task[B], pool: int, index: int) -> Iterator[tuple[tuple[B, 
         pool, index = pool + 1, 0
 
 
-def _trainable(model: Module) -> dict[str, Tensor]:
-    return {n: p for n, p in model.named_parameters() if p.requires_grad}
-
-
 def _optimisers(model: Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
     tables = ("embed", "markov_w")  # one row a token: most rows have no gradient, and no common direction
 
     def is_matrix(name: str, p: Tensor) -> bool:
         return p.ndim == 2 and not any(table in name for table in tables)
 
-    matrices = [p for n, p in _trainable(model).items() if is_matrix(n, p)]
-    rest = [p for n, p in _trainable(model).items() if not is_matrix(n, p)]
+    matrices = [p for n, p in trainable(model).items() if is_matrix(n, p)]
+    rest = [p for n, p in trainable(model).items() if not is_matrix(n, p)]
     return [
         Muon(matrices, schedule.lr_matrices, schedule.momentum, schedule.weight_decay, schedule.ns_steps),
         torch.optim.AdamW(rest, schedule.lr_rest, betas=(0.9, 0.98), weight_decay=0.0, foreach=True),
     ]
 
 
-def _backward(task: Task[B], model: Module, batches: tuple[B, ...]) -> tuple[float, float]:
+def _backward(
+    task: Task[B], model: Module, batches: tuple[B, ...], device: torch.device, precision: Precision
+) -> tuple[float, float]:
     """Gradients of this process's batches (zero without any); returns their weight and their loss."""
-    for p in _trainable(model).values():
+    for p in trainable(model).values():
         p.grad = torch.zeros_like(p)
     weight = total = 0.0
     for batch in batches:
-        loss, its_weight = task.loss(model, batch)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"), warnings.catch_warnings():
+            # norms read bf16 rows with fp32 weights, which is meant
+            warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
+            loss, its_weight = task.loss(model, batch)
         loss.backward()
         weight, total = weight + its_weight, total + float(loss.detach())
     return weight, total
@@ -217,7 +232,7 @@ def _backward(task: Task[B], model: Module, batches: tuple[B, ...]) -> tuple[flo
 def _reduce_gradients(model: Module, extra: list[float], rank_sum: bool) -> tuple[list[float], float]:
     """Sum gradients and ``extra`` over processes, divide the gradients by extra[0]; returns extra and the norm."""
     grads = [p.grad for p in model.parameters() if p.grad is not None]
-    flat = torch.cat([torch.tensor(extra), *[g.reshape(-1) for g in grads]])
+    flat = torch.cat([torch.tensor(extra, device=grads[0].device), *[g.reshape(-1) for g in grads]])
     if rank_sum:
         dist.all_reduce(flat)
     sums = flat[: len(extra)].tolist()
@@ -228,13 +243,15 @@ def _reduce_gradients(model: Module, extra: list[float], rank_sum: bool) -> tupl
     return sums, norm
 
 
-def _train(task: Task[B], schedule: Schedule, folder: Path, threads: int) -> int:
+def _train(
+    task: Task[B], schedule: Schedule, folder: Path, threads: int, device: torch.device, precision: Precision
+) -> int:
     torch.set_num_threads(threads)
     many = dist.is_initialized()
     rank, world = (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
-    model = task.model()
+    model = task.model().to(device)
     optimisers = _optimisers(model, schedule)
-    step, pool, index = _load(folder, model, optimisers)
+    step, pool, index = load_run(folder, model, optimisers)
     bar = tqdm(total=schedule.steps, initial=step, desc="train", unit="step", disable=None if rank == 0 else True)
     started, tokens = time.monotonic(), 0
     stream = _positions(task, pool, index)
@@ -244,7 +261,7 @@ def _train(task: Task[B], schedule: Schedule, folder: Path, threads: int) -> int
             batches, pool, index = next(stream)
             for o, lr in zip(optimisers, (schedule.lr_matrices, schedule.lr_rest), strict=True):
                 o.param_groups[0]["lr"] = lr * schedule.factor(step)
-            extra = [*_backward(task, model, batches[rank::world]), float(interrupt.seen)]
+            extra = [*_backward(task, model, batches[rank::world], device, precision), float(interrupt.seen)]
             (weight, loss_sum, stop), norm = _reduce_gradients(model, extra, many)
             if not norm < float("inf"):
                 raise ValueError(f"the gradient is not finite at step {step}: lower the learning rates and start anew")
@@ -263,7 +280,7 @@ def _train(task: Task[B], schedule: Schedule, folder: Path, threads: int) -> int
                 bar.set_postfix(loss=f"{total_loss / total_weight:.3f}")
                 total_loss = total_weight = 0.0
             if rank == 0 and (step % schedule.checkpoint_every == 0 or last):
-                _save(folder, model, optimisers, {"step": step, "pool": pool, "index": index})
+                save_run(folder, model, optimisers, {"step": step, "pool": pool, "index": index})
             if stop:
                 break
     bar.close()
@@ -282,36 +299,3 @@ def _log(folder: Path, step: int, loss: float, norm: float, speed: float, second
     }
     with (folder / LOG).open("a") as f:
         f.write(json.dumps(line) + "\n")
-
-
-def _tensors(model: Module, optimisers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    names = {p: n for n, p in _trainable(model).items()}
-    tensors = {f"model/{n}": p.detach() for p, n in names.items()}
-    for o in optimisers:
-        for p, state in o.state.items():
-            tensors |= {f"{type(o).__name__}/{key}/{names[p]}": value for key, value in state.items()}
-    return tensors
-
-
-def _save(folder: Path, model: Module, optimisers: list[torch.optim.Optimizer], state: dict[str, int]) -> None:
-    partial = folder / (CHECKPOINT + ".partial")
-    tensors = {k: t.contiguous() for k, t in _tensors(model, optimisers).items()}
-    save_file(tensors, partial, {"state": json.dumps(state)})
-    os.replace(partial, folder / CHECKPOINT)
-
-
-def _load(folder: Path, model: Module, optimisers: list[torch.optim.Optimizer]) -> tuple[int, int, int]:
-    path = folder / CHECKPOINT
-    if not path.exists():
-        return 0, 0, 0
-    params = dict(model.named_parameters())
-    kinds = {type(o).__name__: o for o in optimisers}
-    with safe_open(path, "pt") as f, torch.no_grad():
-        for key in f.keys():  # noqa: SIM118
-            if key.startswith("model/"):
-                params[key.removeprefix("model/")].copy_(f.get_tensor(key))
-            else:
-                kind, name, parameter = key.split("/")
-                kinds[kind].state[params[parameter]][name] = f.get_tensor(key)
-        state = json.loads(f.metadata()["state"])
-    return state["step"], state["pool"], state["index"]

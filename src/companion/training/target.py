@@ -17,9 +17,10 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from companion.provenance import write_json
 
 from .batches import Batch, Step, bucket, encode, steps
+from .checkpoint import load_weights
 from .corpus import DOMAINS, OVERLAP, SHARES, Domain, held_out_samples, training_sample
 from .export import export_model, rounding_agreement
-from .loop import Schedule, TrainResult, fit, load_weights
+from .loop import Schedule, TrainResult, fit
 from .tokenizer import VOCAB_SIZE, corpus_texts, train_tokenizer
 
 ROUNDING_PROMPTS = 20  # per domain, to compare fp16 with fp32 weights at the end
