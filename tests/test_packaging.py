@@ -20,7 +20,7 @@ KERNELS = ROOT / "kernels" / "companion_kernels"
 # The house: a room may import from its own floor and from those below, protocols from nothing. A new module at the top
 # of the package states its floor here.
 FLOORS = {
-    1: "protocols arrays acceptance accepted_length calibration ceiling compact costs kernels metrics planning "
+    1: "protocols arrays acceptance accepted_length calibration ceiling collision compact costs kernels metrics planning "
     "propositions parallel provenance resampling rounds",
     2: "engine phase scheduling",
     3: "drafters __init__",

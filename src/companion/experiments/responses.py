@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +32,13 @@ class Response:
 
 
 def sample_responses(
-    target: TextTarget, *, prompts: int, seed: int, max_new_tokens: int = 400, temperature: float = 1.0
+    target: TextTarget,
+    *,
+    prompts: int,
+    seed: int,
+    max_new_tokens: int = 400,
+    temperature: float = 1.0,
+    modes: Sequence[Mode] = MODES,
 ) -> list[Response]:
     """``prompts`` plainly decoded responses for each domain and mode, to prompts that no training run has seen.
 
@@ -43,7 +50,7 @@ def sample_responses(
     if target.tokenizer is None:
         raise ValueError(f"{target.name} came without a tokenizer, so it cannot read prompts")
     responses: list[Response] = []
-    for mode in MODES:
+    for mode in modes:
         for domain in DOMAINS:
             ids = [
                 target.encode(
