@@ -12,7 +12,7 @@ import json
 import lzma
 import os
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -49,25 +49,17 @@ def save_compact(rounds: Rounds, path: Path | str) -> None:
         "responses": [(r.prompt_id, r.domain, r.mode, r.request) for r in (rows[0] for rows in groups)],
     }
     columns = {
-        "header": np.frombuffer(json.dumps(header, allow_nan=False).encode(), dtype=np.uint8),
-        "rounds": _whole("rounds", (len(rows) for rows in groups), np.uint16),
-        "first_round": _whole("round", (rows[0].round for rows in groups), np.uint16),
-        "first_position": _whole("position", (rows[0].position for rows in groups), np.uint32),
-        **{n: _whole(n, (getattr(r, n) for r in ordered), np.uint8) for n in ("drafted", "verified", "accepted")},
-        "batch": _whole("batch", (r.batch for r in ordered), np.uint16),
-        "flags": _whole("flags", map(_flags, ordered), np.uint8),
-        "phases": _whole("phases", (PHASES.index(p) for r in ordered for p in r.phases), np.uint8),
-        "confidence": _rounded(chain.from_iterable(r.confidence or () for r in ordered)),
-        "entropy": _rounded(chain.from_iterable(r.entropy[: r.committed] for r in ordered)),
+        "rounds": whole("rounds", (len(rows) for rows in groups), np.uint16),
+        "first_round": whole("round", (rows[0].round for rows in groups), np.uint16),
+        "first_position": whole("position", (rows[0].position for rows in groups), np.uint32),
+        **{n: whole(n, (getattr(r, n) for r in ordered), np.uint8) for n in ("drafted", "verified", "accepted")},
+        "batch": whole("batch", (r.batch for r in ordered), np.uint16),
+        "flags": whole("flags", map(_flags, ordered), np.uint8),
+        "phases": whole("phases", (PHASES.index(p) for r in ordered for p in r.phases), np.uint8),
+        "confidence": rounded(chain.from_iterable(r.confidence or () for r in ordered)),
+        "entropy": rounded(chain.from_iterable(r.entropy[: r.committed] for r in ordered)),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with zipfile.ZipFile(temporary, "w") as archive:
-        for name, values in columns.items():
-            buffer = io.BytesIO()
-            np.lib.format.write_array(buffer, values, allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy", _EPOCH), buffer.getvalue(), zipfile.ZIP_LZMA)
-    os.replace(temporary, path)
+    write_columns(path, header, columns)
 
 
 def load_compact(path: Path | str) -> Rounds:
@@ -75,11 +67,10 @@ def load_compact(path: Path | str) -> Rounds:
 
     ValueError when the file is not such a table, or not all of it.
     """
-    columns = _read(Path(path))
-    header = json.loads(columns["header"].tobytes())
+    header, columns = read_columns(path, FORMAT)
     take = {name: iter(columns[name].tolist()) for name in ("drafted", "verified", "accepted", "flags", "batch")}
     phases = _Slices([PHASES[i] for i in columns["phases"].tolist()])
-    confidence, entropy = (_Slices(_restored(columns[name])) for name in ("confidence", "entropy"))
+    confidence, entropy = (_Slices(restored(columns[name])) for name in ("confidence", "entropy"))
     starts = zip(*(columns[n].tolist() for n in ("rounds", "first_round", "first_position")), strict=True)
     rows: list[Round] = []
     for (prompt_id, domain, mode, request), (count, first, position) in zip(header["responses"], starts, strict=True):
@@ -110,9 +101,9 @@ def load_compact(path: Path | str) -> Rounds:
     return Rounds(rows, header["provenance"])
 
 
-def load_provenance(path: Path | str) -> dict[str, Any]:
-    """Where a compact table came from, without reading its rows; ValueError as `load_compact`."""
-    provenance: dict[str, Any] = json.loads(_read(Path(path), ("header",))["header"].tobytes())["provenance"]
+def load_provenance(path: Path | str, kind: str = FORMAT) -> dict[str, Any]:
+    """Where a compact file of this format came from, without reading its rows; ValueError as `load_compact`."""
+    provenance: dict[str, Any] = read_columns(path, kind, ())[0]["provenance"]
     return provenance
 
 
@@ -132,7 +123,8 @@ def _flags(r: Round) -> int:
     return _REJECTED * r.rejected + _BONUS * r.bonus + known + _ENDED * ENDED.index(r.ended)
 
 
-def _whole(name: str, values: Iterable[int], dtype: DTypeLike) -> NDArray[Any]:
+def whole(name: str, values: Iterable[int], dtype: DTypeLike) -> NDArray[Any]:
+    """A column of whole numbers in ``dtype``; ValueError when one does not fit."""
     wide = np.fromiter(values, dtype=np.int64)
     if len(wide) and not 0 <= wide.min() <= wide.max() <= np.iinfo(dtype).max:
         raise ValueError(
@@ -141,26 +133,54 @@ def _whole(name: str, values: Iterable[int], dtype: DTypeLike) -> NDArray[Any]:
     return wide.astype(dtype)
 
 
-def _rounded(values: Iterable[float]) -> NDArray[np.uint8]:  # [2, n]
-    """High bytes, then low bytes, which compress apart."""
-    scaled = np.round(np.fromiter(values, dtype=np.float64) * 10**DIGITS)
-    return np.stack(np.divmod(_whole("a probability or an entropy", scaled.astype(int), np.uint16), 256)).astype(
-        np.uint8
-    )
+def rounded(values: Iterable[float], digits: int = DIGITS) -> NDArray[np.uint8]:  # [2, n]
+    """High bytes, then low bytes, which compress apart, of numbers >= 0 with this many decimals."""
+    scaled = np.round(np.fromiter(values, dtype=np.float64) * 10**digits)
+    return halves(whole("a probability or an entropy", scaled.astype(int), np.uint16))
 
 
-def _restored(halves: NDArray[np.uint8]) -> list[float]:  # [2, n]
-    return ((halves[0].astype(np.int64) * 256 + halves[1]) / 10**DIGITS).tolist()
+def restored(stored: NDArray[np.uint8], digits: int = DIGITS) -> list[float]:  # [2, n]
+    """What `rounded` was given, to ``digits`` decimals."""
+    numbers: list[float] = (joined(stored) / 10**digits).tolist()
+    return numbers
 
 
-def _read(path: Path, wanted: tuple[str, ...] | None = None) -> dict[str, NDArray[Any]]:
+def halves(numbers: NDArray[np.uint16]) -> NDArray[np.uint8]:  # [n] -> [2, n]
+    """High bytes, then low bytes."""
+    return np.stack(np.divmod(numbers, 256)).astype(np.uint8)
+
+
+def joined(stored: NDArray[np.uint8]) -> NDArray[np.int64]:  # [2, n] -> [n]
+    """What `halves` was given."""
+    return stored[0].astype(np.int64) * 256 + stored[1]
+
+
+def write_columns(path: Path, header: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> None:
+    """A header with its ``format`` and ``provenance`` and the columns, compressed, whole or not at all."""
+    text = np.frombuffer(json.dumps(header, allow_nan=False).encode(), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with zipfile.ZipFile(temporary, "w") as archive:
+        for name, values in {"header": text, **columns}.items():
+            buffer = io.BytesIO()
+            np.lib.format.write_array(buffer, values, allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy", _EPOCH), buffer.getvalue(), zipfile.ZIP_LZMA)
+    os.replace(temporary, path)
+
+
+def read_columns(
+    path: Path | str, kind: str, wanted: tuple[str, ...] | None = None
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and ``wanted`` columns (None: all) of a file of this format; ValueError when it is none, or not whole."""
+    name = kind.removeprefix("companion.").partition("/")[0].removesuffix("-compact")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            columns = {name: archive[name] for name in wanted or archive.files}
-        if json.loads(columns["header"].tobytes())["format"] != FORMAT:
-            raise ValueError("another format")
+            header = json.loads(archive["header"].tobytes())
+            if header["format"] != kind:
+                raise ValueError("another format")
+            columns = {c: archive[c] for c in (archive.files if wanted is None else wanted) if c != "header"}
     except OSError as error:
-        raise ValueError(f"cannot read the rounds file {path}: {error.strerror or error}") from error
+        raise ValueError(f"cannot read the {name} file {path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, zipfile.BadZipFile, lzma.LZMAError, EOFError) as error:
-        raise ValueError(f"{path} is not a whole compact rounds file ({error}); make it again") from error
-    return columns
+        raise ValueError(f"{path} is not a whole compact {name} file ({error}); make it again") from error
+    return header, columns

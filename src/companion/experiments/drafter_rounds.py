@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -92,14 +92,18 @@ def load(folder: Path) -> list[Rounds]:
     tables = [load_compact(path) for path in sorted(folder.glob("*.npz"))]
     if not tables:
         raise ValueError(f"{folder} holds no rounds of drafters; `companion experiment drafter-rounds` writes them")
-    known = [table.provenance or {} for table in tables]
+    check_comparable(folder, [table.provenance or {} for table in tables])
+    return tables
+
+
+def check_comparable(folder: Path, known: Sequence[dict[str, Any]]) -> None:
+    """ValueError where the provenances of ``folder``'s files are not of one target, one setting and one prompt set."""
     for what, of in (("target", "weights_sha256"), ("settings", "max_new_tokens"), ("settings", "prompts")):
         if any(p[what][of] != known[0][what][of] for p in known):
             raise ValueError(f"the tables in {folder} differ in {what} ({of}); drafters are compared on one alone")
     if any(p["prompt_set"] != known[0]["prompt_set"] for p in known):
         raise ValueError(f"the tables in {folder} are of different prompts; drafters are compared on the same ones")
     _check_replicates(known)
-    return tables
 
 
 def _check_replicates(known: Iterable[dict[str, Any]]) -> None:
@@ -121,14 +125,19 @@ def _stored(config: Config, output: Path, drafter: DrafterRun, temperature: floa
     path = _path(output, drafter, temperature)
     if not path.exists():
         return False
-    there, ours = comparable(load_provenance(path)), json.loads(json.dumps(_identity(config, drafter, temperature)))
-    changed = [key for key, value in ours.items() if there.get(key) != value]
-    if changed:
-        raise ValueError(f"{path} is of another run ({', '.join(changed)} differ); remove it, or give another folder")
+    check_same_run(path, load_provenance(path), identity(config, drafter, temperature))
     return True
 
 
-def _identity(config: Config, drafter: DrafterRun, temperature: float) -> dict[str, Any]:
+def check_same_run(path: Path, stored: dict[str, Any], ours: dict[str, Any]) -> None:
+    """ValueError when ``path``, whose provenance is ``stored``, was measured on something else than ``ours`` says."""
+    there, ours = comparable(stored), json.loads(json.dumps(ours))
+    changed = [key for key, value in ours.items() if there.get(key) != value]
+    if changed:
+        raise ValueError(f"{path} is of another run ({', '.join(changed)} differ); remove it, or give another folder")
+
+
+def identity(config: Config, drafter: DrafterRun, temperature: float) -> dict[str, Any]:
     """The part of the provenance that is known before anything is decoded."""
     settings = {
         "drafter_name": drafter.name,
@@ -169,7 +178,7 @@ def _measure(config: Config, output: Path, item: tuple[DrafterRun, float]) -> st
         )
     finally:
         torch.set_num_threads(threads)
-    provenance = collect(prompts=[str(r.prompt_tokens) for r in results]) | _identity(config, drafter, temperature)
+    provenance = collect(prompts=[str(r.prompt_tokens) for r in results]) | identity(config, drafter, temperature)
     provenance |= {
         "depth": model.max_depth if model else 0,
         "outputs_crc32": [_digest(r) for r in results],

@@ -166,14 +166,16 @@ def _stack(counts: Sequence[F64]) -> F64:
 
 
 class Study:
-    """All statistics of the groups, on one set of resampled prompts."""
+    """All statistics of the groups, on one set of resampled prompts; ``prompts`` in every domain, or in each."""
 
-    def __init__(self, groups: Sequence[Group], prompts: int, resamples: int = 2000, seed: int = 0) -> None:
+    def __init__(
+        self, groups: Sequence[Group], prompts: int | Sequence[int], resamples: int = 2000, seed: int = 0
+    ) -> None:
         self.groups, self.resamples, self.seed = groups, resamples, seed
         self.strata = np.repeat(np.arange(len(DOMAINS)), prompts)  # [P] domain of each prompt
         self.weights = prompt_weights(self.strata, resamples, np.random.default_rng(seed))
 
-    def _domains(self) -> Iterator[tuple[str, F64]]:
+    def domains(self) -> Iterator[tuple[str, F64]]:
         """Each domain's name and its prompts as a mask; all of them first."""
         yield ALL, np.ones(len(self.strata))
         for number, domain in enumerate(DOMAINS):
@@ -184,17 +186,17 @@ class Study:
         key = [self.seed, *group.drafter.encode()]
         return seed_weights(len(group.seeds), self.resamples, np.random.default_rng(key))
 
-    def _draws(self, group: Group, parts: F64, mask: F64) -> F64:  # [S, P, 2], [P] -> [B]
+    def draws(self, group: Group, parts: F64, mask: F64) -> F64:  # [S, P, 2], [P] -> [B]
         return pooled_draws(parts * mask[:, None], self.weights, self._seeds(group))
 
     def _interval(self, group: Group, parts: F64, mask: F64) -> Interval:
-        return Interval.of(pooled(parts * mask[:, None]), self._draws(group, parts, mask))
+        return Interval.of(pooled(parts * mask[:, None]), self.draws(group, parts, mask))
 
     def cells(self) -> Iterator[Cell]:
         for group in self.groups:
             each = [(s, group.only(i)) for i, s in enumerate(group.seeds)]
             for seed, part in [(None, group), *each]:
-                for domain, mask in self._domains():
+                for domain, mask in self.domains():
                     tau = self._interval(part, part.tau, mask)
                     mean = self._interval(part, per_response(part.tau), mask)
                     rounds = part.tau[..., 1] * mask
@@ -212,7 +214,7 @@ class Study:
 
     def positions(self) -> Iterator[Position]:
         for group in self.groups:
-            for domain, mask in self._domains():
+            for domain, mask in self.domains():
                 for k in range(group.conditional.shape[2]):
                     judged, verified = ((x[:, :, k, 1] * mask).sum() for x in (group.conditional, group.survival))
                     conditional = self._interval(group, group.conditional[:, :, k], mask)
@@ -231,7 +233,7 @@ class Study:
 
     def falls(self) -> Iterator[Fall]:
         for group in self.groups:
-            for domain, mask in self._domains():
+            for domain, mask in self.domains():
                 judged = (group.conditional[..., 1] * mask[:, None]).sum((0, 1))  # [K]
                 enough = np.flatnonzero(judged >= REACHED)
                 if not len(enough) or enough[-1] == 0:
@@ -239,7 +241,7 @@ class Study:
                 last = int(enough[-1])
                 first, final = group.conditional[:, :, 0], group.conditional[:, :, last]
                 value = pooled(first * mask[:, None]) - pooled(final * mask[:, None])
-                fall = Interval.of(value, self._draws(group, first, mask) - self._draws(group, final, mask))
+                fall = Interval.of(value, self.draws(group, first, mask) - self.draws(group, final, mask))
                 yield Fall(
                     drafter=group.drafter,
                     temperature=group.temperature,
@@ -256,12 +258,12 @@ class Study:
             for (name, temperature, mode), a in known.items():
                 b = known.get((second, temperature, mode))
                 if name == first and b is not None:
-                    for domain, mask in self._domains():
+                    for domain, mask in self.domains():
                         yield self._difference(a, b, domain, mask)
 
     def _difference(self, a: Group, b: Group, domain: str, mask: F64) -> Difference:
         tau = [pooled(g.tau * mask[:, None]) for g in (a, b)]
-        draws = [self._draws(g, g.tau, mask) for g in (a, b)]
+        draws = [self.draws(g, g.tau, mask) for g in (a, b)]
         by_seed = [[pooled(g.tau[i : i + 1] * mask[:, None]) for i in range(len(g.seeds))] for g in (a, b)]
         low, high = _welch(*by_seed)
         return Difference(
