@@ -256,6 +256,7 @@ def test_an_interrupt_keeps_what_is_complete_and_the_next_call_resumes(layout: L
     assert error.splitlines()[-1] == "stopped; what was complete is kept, and the next call goes on from there"
     assert [path.name for path in layout.executed.iterdir()] == ["01_done.ipynb"]
     assert [path.name for path in layout.build.iterdir()] == ["executed"]
+    assert not list(layout.notebooks.glob("*ipc*"))  # no socket of a kernel stays
 
     write("02_long.ipynb", "print('short now')")
     lines: list[str] = []

@@ -110,7 +110,10 @@ def test_a_mistake_is_one_sentence_and_exit_code_1(call: Any, arguments: tuple[s
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [("generate",), ("plan", "--planner", "best"), ("frobnicate",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [("generate",), ("plan", "--planner", "best"), ("frobnicate",), ("reproduce", "--cell-timeout", "-1")],
+)
 def test_wrong_usage_is_exit_code_2(call: Any, arguments: tuple[str, ...]) -> None:
     assert call(*arguments)[0] == 2
 
@@ -159,6 +162,7 @@ def test_a_console_that_lacks_a_character_is_no_reason_to_fail(monkeypatch: pyte
         (("train", "target", "--steps", "1", "--workers", "0", "--out", "{tmp}"), "workers must be at least 1, got 0"),
         (("evaluate", "target", "--samples", "0"), "at least 1 sample is needed, got 0"),
         (("bench", "decode", "--threads", "0"), "threads must be at least 1"),
+        (("generate", "--prompt", "hi", "--device", "meta"), "device 'meta' cannot be used here"),
         (("train", "drafter", "--samples", "0"), "at least 1 sample and a share of thinking from 0 to 1, got 0"),
         (("train", "drafter", "--think-share", "2"), "got 2400 and 2.0"),
         (("train", "drafter", "--layers", "0"), "needs at least 1 layer"),
@@ -173,6 +177,42 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     assert code == 1
     assert sentence in " ".join(error.split())
     assert "Traceback" not in error
+
+
+def test_only_a_demand_has_a_verdict(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompt lookup is not asked for the draft model's accepted length, unless somebody asks."""
+    from companion.experiments import evaluate_drafter as study
+
+    def asked(config: study.Config, output: Path | None) -> study.DrafterEvaluation:
+        demanded = config.at_least is not None
+        verdict: Any = "fails" if demanded else None
+        return study.DrafterEvaluation(config=config, verdict=verdict, bars=[], cells=[], provenance={})
+
+    monkeypatch.setattr(study, "run", asked)
+    assert call("evaluate", "drafter", "--drafter", "lookup")[0] == 0
+    assert call("evaluate", "drafter", "--drafter", "lookup", "--at-least", "3")[0] == 1
+    assert call("evaluate", "drafter")[0] == 1
+    assert json.loads(call("evaluate", "drafter", "--json")[1])["config"]["at_least"] == 2.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "interrupted"),
+    [
+        (("reproduce",), "companion.book.run.reproduce"),
+        (("evaluate", "target"), "companion.experiments.evaluate_target.run"),
+        (("experiment", "drafter-rounds"), "companion.experiments.drafter_rounds.run"),
+    ],
+)
+def test_an_interrupt_says_what_is_kept(
+    call: Any, arguments: tuple[str, ...], interrupted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(interrupted, stop)
+    code, _, error = call(*arguments)
+    assert code == 130
+    assert " ".join(error.split()).endswith("are kept, and the same command goes on from there")
 
 
 def test_the_certified_planner_names_its_bound(call: Any) -> None:

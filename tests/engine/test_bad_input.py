@@ -52,7 +52,8 @@ BAD = {
     "labels": ((["a", "b"],), {"labels": [{}]}, "2 prompts and 1 labels; give one for each"),
     "too long": (("x" * 600,), {}, r"longest prompt has 6\d\d tokens .* holds 512: at most 0 new tokens fit"),
     "too much": (("hi",), {"max_new_tokens": 511}, r"holds 512: at most 4\d\d new tokens fit"),
-    "empty batch": (("hi",), {"max_batch": 0}, "max_batch must be at least 1, got 0"),
+    "empty batch": (("hi",), {"max_batch": 0}, "max_batch must be an integer of at least 1, got 0"),
+    "batch of nothing": (("hi",), {"max_batch": None}, "max_batch must be an integer of at least 1, got None"),
     "empty stop string": (("hi",), {"stop_strings": ["a", ""]}, "a stop string is empty"),
     "lossy policy": (("hi",), {"policy": Retrospective(2, len)}, "allow_lossy=True"),
 }
@@ -121,6 +122,20 @@ def test_the_engine_checks_its_own_capacity():
         ValueError, match="together 21; the context holds 20: shorten the prompt or ask for fewer tokens"
     ):
         engine.submit(Request(context, 12, StopRule(9), PhaseTracker(NO_TAGS)))
+
+
+@pytest.mark.parametrize("capacity", [0, 129])
+def test_an_engine_cannot_hold_more_than_the_context(capacity):
+    with pytest.raises(ValueError, match=f"capacity must be 1 to 128 tokens, what .* holds, got {capacity}"):
+        Engine(ours(reference_model(1)), capacity=capacity)
+
+
+def test_a_tokenizer_without_a_chat_template_takes_no_message(monkeypatch):
+    target = text_target()
+    monkeypatch.setattr(target.tokenizer, "chat_template", None)
+    with pytest.raises(ValueError, match=r"has no chat template, so a message cannot be put to the model; pass token"):
+        generate(target, None, "hi", max_new_tokens=2)
+    assert len(generate(target, None, target.encode("hi"), max_new_tokens=2, stop_token_ids=()).tokens) == 2
 
 
 def test_the_whole_context_may_be_used():

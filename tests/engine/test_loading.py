@@ -236,3 +236,20 @@ def test_loading_never_runs_code_from_the_folder(folder):
         atol=2e-5,
         rtol=2e-5,
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", torch.int64])
+def test_a_dtype_that_is_none_is_refused(dtype):
+    with pytest.raises(ValueError, match=r"dtype must be a floating-point torch.dtype such as torch.float32, got"):
+        load_target("tiny-qwen3", dtype=dtype)
+
+
+def test_a_device_that_holds_no_numbers_is_refused():
+    with pytest.raises(ValueError, match="device 'meta' cannot be used here .* give 'cpu', or 'cuda' on a GPU"):
+        load_target("tiny-qwen3", device="meta")
+
+
+def test_a_drafter_needs_a_loaded_target():
+    for name in ("lookup", "draft", None):
+        with pytest.raises(ValueError, match="target must be a loaded model, got 'tiny-qwen3'; load it with load_tar"):
+            load_drafter(name, "tiny-qwen3")

@@ -1,6 +1,6 @@
 """The process that executes one notebook. A script that imports nothing of ours, so that it starts at once.
 
-It reads its order as JSON from standard input: source, output, cwd, parameters, timeout, progress.
+It reads its order as JSON from standard input: source, output, cwd, parameters, sockets, timeout, progress.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ def main() -> int:
             cwd=order["cwd"],
             execution_timeout=order["timeout"],
             progress_bar=order["progress"],
-            config=Config(
-                KernelManager={"transport": "ipc"}
-            ),  # two kernels that start together may pick the same TCP port
+            # two kernels that start together may pick the same TCP port
+            config=Config(KernelManager={"transport": "ipc", "ip": order["sockets"]}),
             extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # its warning about TCP is printed on every start
         )
     except papermill.PapermillExecutionError as error:

@@ -91,10 +91,22 @@ def execute(
     Raises NotebookError with the notebook, the cell and the exception when the run fails.
     """
     layout.build.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="run-", dir=layout.build) as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix="run-", dir=layout.build) as scratch,
+        tempfile.TemporaryDirectory() as sockets,  # the system's folder: the path of a socket must be short
+    ):
         output = Path(scratch) / source.name
+        order = {
+            "source": str(source),
+            "output": str(output),
+            "cwd": str(layout.notebooks),
+            "parameters": dict(chosen),
+            "sockets": f"{sockets}/kernel",
+            "timeout": cell_timeout,
+            "progress": progress,
+        }
         started = time.monotonic()
-        failure = _run(source, output, layout, chosen, cell_timeout, progress)
+        failure = _run(order, output, layout)
         seconds = round(time.monotonic() - started, 1)
         if failure is not None:
             if output.is_file():
@@ -137,18 +149,8 @@ def _stderr(notebook: NotebookNode) -> str:
     )
 
 
-def _run(
-    source: Path, output: Path, layout: Layout, chosen: Mapping[str, Any], cell_timeout: int | None, progress: bool
-) -> str | None:
+def _run(order: Mapping[str, Any], output: Path, layout: Layout) -> str | None:
     """None, or one sentence on what went wrong."""
-    order = {
-        "source": str(source),
-        "output": str(output),
-        "cwd": str(layout.notebooks),
-        "parameters": dict(chosen),
-        "timeout": cell_timeout,
-        "progress": progress,
-    }
     process = subprocess.Popen([sys.executable, "-P", str(_CHILD)], stdin=subprocess.PIPE, text=True)
     try:
         process.communicate(json.dumps(order))

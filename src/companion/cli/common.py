@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 EXIT = {"holds": 0, "fails": 1, "inconclusive": 3}
+INTERRUPTED = 130
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 TargetName = Annotated[str, typer.Option(help="Embedded model, folder in the hub's layout, or hub id.")]
@@ -21,11 +25,21 @@ def print_json(record: Any) -> None:
     sys.stdout.write(json.dumps(record, allow_nan=False) + "\n")
 
 
+@contextmanager
+def resumable(kept: str) -> Iterator[None]:
+    """Ctrl-C inside says what is kept, and that the same command goes on from there."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        Console(stderr=True, highlight=False).print(f"stopped; {kept}, and the same command goes on from there")
+        raise typer.Exit(INTERRUPTED) from stop
+
+
 def report(experiment: Any, result: Any, as_json: bool) -> None:
     """One JSON object, or the tables of the experiment's module; a result with a verdict decides the exit code."""
     if as_json:
         print_json(result.model_dump(mode="json"))
     else:
         experiment.show(result)
-    if hasattr(result, "verdict"):
+    if getattr(result, "verdict", None):
         raise typer.Exit(EXIT[result.verdict])

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from companion.cli.common import Device, DrafterName, Json, Seed, TargetName, print_json
+from companion.cli.common import Device, DrafterName, Json, Seed, TargetName, print_json, resumable
 
 
 class Planner(StrEnum):
@@ -82,9 +82,12 @@ def generate(
         return
     sys.stdout.write("\n" if stream else result.text + "\n")
     pace = f", {committed_per_round(result.rounds):.2f} tokens per round" if result.rounds else ""
-    Console(stderr=True, highlight=False).print(
-        f"[dim]{len(result.tokens)} tokens, finished by {result.finish_reason}, {len(result.rounds)} rounds{pace}[/]"
-    )
+    counts = f"{_count(len(result.tokens), 'token')}, finished by {result.finish_reason}"
+    Console(stderr=True, highlight=False).print(f"[dim]{counts}, {_count(len(result.rounds), 'round')}{pace}[/]")
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
 
 
 def ceiling(
@@ -149,14 +152,12 @@ def reproduce(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; default: the notebooks' own.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Full sample sizes instead of quick ones.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Execute even what has not changed.")] = False,
-    cell_timeout: Annotated[int, typer.Option(help="Seconds that one cell may take; 0 for no limit.")] = 1800,
+    cell_timeout: Annotated[int, typer.Option(min=0, help="Seconds that one cell may take; 0 for no limit.")] = 1800,
 ) -> None:
     """Execute every notebook with papermill and build the book; prints where it is."""
     from companion.book.run import reproduce as build
 
     given = {"target": target, "drafter": drafter, "draft": drafter, "device": device, "quick": False if full else None}
-    build(
-        {name: value for name, value in given.items() if value is not None},
-        force=force,
-        cell_timeout=cell_timeout or None,
-    )
+    chosen = {name: value for name, value in given.items() if value is not None}
+    with resumable("the chapters that were done are kept"):
+        build(chosen, force=force, cell_timeout=cell_timeout or None)

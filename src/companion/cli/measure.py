@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from companion.cli.common import Device, DrafterName, Json, Seed, TargetName, report
+from companion.cli.common import Device, DrafterName, Json, Seed, TargetName, report, resumable
 
 evaluate = typer.Typer(no_args_is_help=True, help="Measure a model against its bars.")
 bench = typer.Typer(no_args_is_help=True, help="Speed and memory, as ratios within one run.")
@@ -29,11 +29,15 @@ def evaluate_target(
     workers: Annotated[int, typer.Option(help="Processes; they change no number.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Does it reason: right answers, format and entropy, each bar with its 95 % interval. Exit 0, 1 or 3."""
+    """Does it reason: right answers, format and entropy, each bar with its 95 % interval.
+
+    Exit code 0: all bars hold; 1: one fails; 3: too little data for one.
+    """
     from companion.experiments import evaluate_target as study
 
     config = study.Config(target=target, samples=samples, other_samples=other_samples, seed=seed, device=device)
-    result = study.run(config, output, rows, workers)
+    with resumable("the responses that were done are kept"):
+        result = study.run(config, output, rows, workers)
     report(study, result, as_json)
 
 
@@ -43,15 +47,23 @@ def evaluate_drafter(
     target: TargetName = "tiny-qwen3",
     depth: Annotated[int, typer.Option(help="Tokens drafted per round.")] = 5,
     prompts: Annotated[int, typer.Option(help="Held-out prompts per domain and mode.")] = 60,
-    at_least: Annotated[float, typer.Option(help="Demanded tau with thinking off, all domains together.")] = 2.5,
+    at_least: Annotated[
+        float | None,
+        typer.Option(help="Demand this tau with thinking off, all domains together; 'draft' must reach 2.5."),
+    ] = None,
     seed: Seed = 0,
     device: Device = "cpu",
     output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Accepted length by domain, mode and phase, sampled and greedy, with 95 % intervals. Exit 0, 1 or 3."""
+    """Accepted length by domain, mode and phase, sampled and greedy, with 95 % intervals.
+
+    Exit code 0: the demand holds, or there is none; 1: it fails; 3: too little data.
+    """
     from companion.experiments import evaluate_drafter as study
 
+    if at_least is None and drafter == study.DRAFT_MODEL:
+        at_least = study.DRAFT_MODEL_TAU
     config = study.Config(
         target=target, drafter=drafter, depth=depth, prompts=prompts, at_least=at_least, seed=seed, device=device
     )
@@ -75,7 +87,9 @@ def drafter_rounds(
     from companion.experiments import drafter_rounds as study
 
     config = study.Config(target=target, prompts=prompts, temperatures=tuple(temperatures or (0.0, 1.0)), seed=seed)
-    for path in study.run(models, output, config, workers):
+    with resumable("the files that were done are kept"):
+        paths = study.run(models, output, config, workers)
+    for path in paths:
         sys.stdout.write(f"{path}\n")
 
 
@@ -87,7 +101,10 @@ def accepted_length(
     output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Accepted length and acceptance by position of every drafter, with 95 % intervals. Exit 0, 1 or 3."""
+    """Accepted length and acceptance by position of every drafter, with 95 % intervals.
+
+    Exit code 0: all bars hold; 1: one fails; 3: too little data for one.
+    """
     from companion.engine.load import data_folder
     from companion.experiments import accepted_length as study
 

@@ -32,6 +32,8 @@ def load_drafter(
     language model. ``max_depth`` None means the drafter's own default; ``proposal`` applies to all but lookup. Raises
     ValueError for an unknown name, a broken folder, and a drafter or a draft model made for another target.
     """
+    if not isinstance(target, TextTarget):
+        raise ValueError(f"target must be a loaded model, got {target!r}; load it with load_target")
     if name is None or name == "none":
         return None
     if max_depth is not None and (not hasattr(max_depth, "__index__") or max_depth < 1):

@@ -83,8 +83,12 @@ class Engine:
                 f"{target.name} one of "
                 f"{target.vocab_size}: they must share one tokenizer"
             )
-        if max_batch < 1:
-            raise ValueError(f"max_batch must be at least 1, got {max_batch}")
+        if not hasattr(max_batch, "__index__") or max_batch < 1:
+            raise ValueError(f"max_batch must be an integer of at least 1, got {max_batch!r}")
+        if capacity is not None and not 1 <= capacity <= target.max_context:
+            raise ValueError(
+                f"capacity must be 1 to {target.max_context} tokens, what {target.name} holds, got {capacity}"
+            )
         if isinstance(policy, Retrospective) and not allow_lossy:
             raise ValueError(
                 "the retrospective policy changes the output's distribution; it runs only with allow_lossy=True"

@@ -153,8 +153,9 @@ def _submitted(
             f"the longest prompt has {longest} tokens and max_new_tokens is {max_new_tokens}; the context of "
             f"{target.name} holds {target.max_context}: at most {max(0, target.max_context - longest)} new tokens fit"
         )
+    fits = min(max_batch, len(encoded)) if hasattr(max_batch, "__index__") else max_batch  # the engine refuses it
     engine = Engine(
-        target, drafter, policy, max_batch=min(max_batch, len(encoded)), capacity=capacity, allow_lossy=allow_lossy
+        target, drafter, policy, max_batch=fits, capacity=capacity, allow_lossy=allow_lossy
     )
     copies: Counter[tuple[int, ...]] = Counter()
     switched = any(isinstance(prompt, str) for prompt in listed) and target.thinking_switch

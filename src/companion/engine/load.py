@@ -60,9 +60,14 @@ class TextTarget(Qwen3Target):
         return self._chat("?", True) != self._chat("?", False)
 
     def _chat(self, prompt: str, thinking: bool) -> str:
-        message = [{"role": "user", "content": prompt}]
+        tokenizer, message = self._tokenizer(), [{"role": "user", "content": prompt}]
+        if not tokenizer.chat_template:
+            raise ValueError(
+                f"the tokenizer of {self.name} has no chat template, so a message cannot be put to the model; pass "
+                "token ids (input_ids=), or add the template that the model was trained with"
+            )
         return str(
-            self._tokenizer().apply_chat_template(
+            tokenizer.apply_chat_template(
                 message, tokenize=False, add_generation_prompt=True, enable_thinking=thinking
             )
         )
@@ -181,6 +186,8 @@ def load_target(
     ``dtype`` None means fp32 on a CPU and bf16 on a GPU. Raises ValueError for an unknown name, a folder without
     weights, another architecture, or weights that do not fit their configuration.
     """
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"dtype must be a floating-point torch.dtype such as torch.float32, got {dtype!r}")
     device = _device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' was asked for, but PyTorch sees no GPU here; use device='cpu'")
@@ -206,6 +213,8 @@ def load_target(
 def _device(given: torch.device | str) -> torch.device:
     try:
         device = torch.device(given)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError("the engine runs on these two alone")
         if device.type != "cuda" or torch.cuda.is_available():
             torch.empty(0, device=device)
     except RuntimeError as error:

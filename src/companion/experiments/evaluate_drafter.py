@@ -31,11 +31,12 @@ from companion.rounds import Rounds
 from companion.training.corpus import DOMAINS, MODES, Mode
 
 Proposal = Literal["sampled", "greedy"]
+DRAFT_MODEL, DRAFT_MODEL_TAU = "draft", 2.5  # what the embedded draft model is asked for, at depth 5
 
 
 class Config(BaseModel):
     target: str = "tiny-qwen3"
-    drafter: str = "draft"
+    drafter: str = DRAFT_MODEL
     depth: int = 5
     prompts: int = 60  # per domain and mode
     settings: tuple[tuple[float, Proposal], ...] = (
@@ -45,7 +46,7 @@ class Config(BaseModel):
         (1.0, "sampled"),
         (1.0, "greedy"),
     )
-    at_least: float = 2.5  # tau without thinking, all domains together
+    at_least: float | None = DRAFT_MODEL_TAU  # tau without thinking, all domains together; None: no demand
     max_new_tokens: int = 600
     max_batch: int = 30
     seed: int = 0
@@ -73,7 +74,7 @@ class Cell(BaseModel):
 
 class DrafterEvaluation(BaseModel):
     config: Config
-    verdict: Verdict
+    verdict: Verdict | None  # None where nothing was demanded
     bars: list[Bar]
     cells: list[Cell]
     provenance: dict[str, Any]
@@ -107,10 +108,11 @@ def run(config: Config | None = None, output: Path | None = None) -> DrafterEval
         source = getattr(getattr(drafter, "model", None), "source", None)
         for domain, mode, phase, rows in _groups(all_rounds(results)):
             found.append(_cell(temperature, proposal, domain, mode, phase, rows))
-    bars = [_bar(c, config) for c in found if (c.domain, c.mode, c.phase) == ("all", "no_think", "all")]
+    judged = [c for c in found if (c.domain, c.mode, c.phase) == ("all", "no_think", "all")]
+    bars = [] if config.at_least is None else [_bar(c, config.depth, config.at_least) for c in judged]
     result = DrafterEvaluation(
         config=config,
-        verdict=verdict(bars),
+        verdict=None if config.at_least is None else verdict(bars),
         bars=bars,
         cells=found,
         provenance=collect(
@@ -172,9 +174,9 @@ def _number(value: float) -> float | None:
     return None if value != value else value
 
 
-def _bar(cell: Cell, config: Config) -> Bar:
-    name = f"tau at depth {config.depth}, thinking off, T {cell.temperature:g}, {cell.proposal}"
-    return judge(name, config.at_least, cell.tau, cell.low, cell.high, cell.responses)
+def _bar(cell: Cell, depth: int, at_least: float) -> Bar:
+    name = f"tau at depth {depth}, thinking off, T {cell.temperature:g}, {cell.proposal}"
+    return judge(name, at_least, cell.tau, cell.low, cell.high, cell.responses)
 
 
 def show(result: DrafterEvaluation) -> None:
@@ -198,4 +200,5 @@ def show(result: DrafterEvaluation) -> None:
     for b in result.bars:
         value = "no data" if b.value is None else f"{b.value:.2f} [{b.low or 0:.2f}, {b.high or 0:.2f}]"
         console.print(f"{b.name}: at least {b.threshold:g}: {value}  {b.outcome}")
-    console.print(f"verdict: {result.verdict}")
+    if result.verdict:
+        console.print(f"verdict: {result.verdict}")
