@@ -245,7 +245,7 @@ def test_a_dtype_that_is_none_is_refused(dtype):
 
 
 def test_a_device_that_holds_no_numbers_is_refused():
-    with pytest.raises(ValueError, match="device 'meta' cannot be used here .* give 'cpu', or 'cuda' on a GPU"):
+    with pytest.raises(ValueError, match=r"device 'meta' cannot be used here .* give 'cpu', or 'cuda' on a GPU"):
         load_target("tiny-qwen3", device="meta")
 
 

@@ -67,9 +67,7 @@ class TextTarget(Qwen3Target):
                 "token ids (input_ids=), or add the template that the model was trained with"
             )
         return str(
-            tokenizer.apply_chat_template(
-                message, tokenize=False, add_generation_prompt=True, enable_thinking=thinking
-            )
+            tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True, enable_thinking=thinking)
         )
 
     def encode(self, text: str) -> list[int]:
