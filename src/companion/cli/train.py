@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from companion.cli.common import TargetName
+from companion.cli.common import Device, TargetName
 
 ASK_ABOVE = 10 * 2**30  # bytes of features that are written without asking
 
@@ -22,12 +22,18 @@ class DrafterKind(StrEnum):
     dspark = "dspark"
     dflash = "dflash"
     eagle3 = "eagle3"
+    medusa = "medusa"
 
 
 class Head(StrEnum):
     vanilla = "vanilla"
     gated = "gated"
     rnn = "rnn"
+
+
+class Precision(StrEnum):
+    fp32 = "fp32"
+    bf16 = "bf16"
 
 
 @train.command("target")
@@ -73,27 +79,43 @@ def train_drafter(
     head: Annotated[Head, typer.Option(help="DSpark's sequential head.")] = Head.vanilla,
     think_share: Annotated[float, typer.Option(help="Share of thinking traces, 0 to 1.")] = 0.0,
     samples: Annotated[int, typer.Option(help="Responses of the target to learn from.")] = 2400,
-    layers: Annotated[int, typer.Option(help="Drafter layers (Eagle3 has one).")] = 2,
+    layers: Annotated[int, typer.Option(help="Drafter layers (Eagle3 and Medusa have one).")] = 2,
     block_size: Annotated[int, typer.Option(help="Tokens drafted at once; Eagle3: unrolled steps.")] = 7,
-    rank: Annotated[int, typer.Option(help="Of the Markov head.")] = 32,
+    rank: Annotated[int, typer.Option(help="Of the Markov head; 0: none.")] = 32,
     target: TargetName = "tiny-qwen3",
     seed: Annotated[int, typer.Option(help="Of initial weights, order and anchors; the traces keep theirs.")] = 0,
     steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: 800.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/KIND.")] = None,
     data: Annotated[Path | None, typer.Option(help="Traces and features, to share between runs.")] = None,
-    workers: Annotated[int, typer.Option(help="Training processes.")] = 2,
+    device: Device = "cpu",
+    precision: Annotated[
+        Precision | None, typer.Option(help="bf16: autocast, weights stay fp32. Default: bf16 on a GPU.")
+    ] = None,
+    batches_per_step: Annotated[
+        int | None, typer.Option(help="Batches of an optimiser step, shared by the processes; give one each at least.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes on this CPU; default: 2, and 1 on a GPU. torchrun brings its own.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before large features are written.")] = False,
 ) -> None:
-    """Train DSpark, DFlash or Eagle3 on the target's own output and hidden states. Resumes what is in --out."""
+    """Train DSpark, DFlash, Eagle3 or Medusa heads on the target's own output and hidden states.
+
+    Resumes what is in --out. On several GPUs: torchrun --nproc-per-node 8 -m companion train drafter --device cuda ...
+    """
     from companion.training.drafter import DrafterConfig, dflash_config, train_drafter
+    from companion.training.group import is_first
     from companion.training.regenerate import Regeneration
 
     common: dict[str, Any] = {
         "traces": Regeneration(target=target, seed=2, samples=samples, think_share=think_share),
-        "layers": 1 if kind is DrafterKind.eagle3 else layers,
+        "layers": layers if kind in (DrafterKind.dspark, DrafterKind.dflash) else 1,
         "block_size": block_size,
         "seed": seed,
+        "precision": precision.value if precision else "bf16" if device.startswith("cuda") else "fp32",
     }
+    if batches_per_step is not None:
+        common["batches_per_step"] = batches_per_step
     if kind is DrafterKind.dflash:
         config = dflash_config(**common)
     else:
@@ -106,23 +128,33 @@ def train_drafter(
         return yes or size < ASK_ABOVE or typer.confirm("Write them?")
 
     folder = out or Path("runs") / kind.value
-    _finish(train_drafter(config, folder, data, workers=workers, agree=agree).finished, folder)
+    if workers is None:
+        workers = 1 if device.startswith("cuda") else 2
+    finished = train_drafter(config, folder, data, workers=workers, device=device, agree=agree).finished
+    if is_first():
+        _finish(finished, folder)
 
 
 @train.command("drafters")
 def train_drafters(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Recipes: dflash, dspark, dspark-rnn, eagle3, dspark-think-5, -50, -100; default: all."),
+        typer.Argument(
+            help="Recipes: dflash, dspark, dspark-rnn, eagle3, medusa, medusa-markov, dspark-think-5, -50, -100; "
+            "default: all of these. Or ablations: groups (depth, gamma, head, rank, anchor, weight, confidence, mix, "
+            "backbone), or single ones (depth-5)."
+        ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds of each; default: 5 of dflash and dspark, else 3.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the runs, their traces and features.")] = Path("runs/drafters"),
+    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/drafters"),
+    data: Annotated[Path | None, typer.Option(help="Folder of traces and features; default: --out.")] = None,
+    device: Device = "cpu",
     workers: Annotated[int, typer.Option(help="Runs at a time.")] = 2,
 ) -> None:
-    """Train DFlash, DSpark (four mixes and heads) and Eagle3, several seeds of each. Resumes what is in --out."""
+    """Train the drafters of the book, or ablations of them, several seeds of each. Resumes what is in --out."""
     from companion.training.zoo import train_zoo
 
-    for folder in train_zoo(out, names, seeds, workers):
+    for folder in train_zoo(out, names, seeds, workers, data, device):
         sys.stdout.write(f"{folder}\n")
 
 

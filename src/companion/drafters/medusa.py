@@ -9,10 +9,16 @@ anchor, which is the newest that the target has read:
 so that slot k predicts the token at a + 1 + k, blind to the anchor and to every other slot. With a Markov head each
 slot also sees the token before it.
 
-To plug in another backbone, write a module that gives h_k, and hand h_k, U_k and the heads to
-`companion.drafters.dspark.sequential.draft_blocks`, as `MedusaDrafter.propose` does. The module trains with
-`companion.training.drafter_loss` if it has what `MedusaModel` has: ``config``, ``forward``, ``lm_head``,
-``markov_head``, ``confidence_head``.
+To put the heads on another backbone:
+
+* drafting: make h_k [R, k, d] and U_k = W_head h_k [R, k, V] in whatever way, and hand them with the heads to
+  `companion.drafters.dspark.sequential.draft_blocks`, as `MedusaDrafter.propose` does; it draws the block left to right
+  and returns the very q of each token;
+* training: give the module what `companion.training.drafter_loss.SlotModel` lists. It is called with packed blocks,
+  anchors and masks side by side with their positions, the target's features and who sees whom, and returns h_k of every
+  token fed. DSpark's loss, its confidence head and its ablations then apply as they are;
+* a recipe of the new kind in `companion.training.drafter_task.new_drafter`, so that `companion train drafters` trains
+  it: these heads are the recipes ``medusa`` and ``medusa-markov``, which differ in the rank of the Markov head alone.
 """
 
 from __future__ import annotations
@@ -93,7 +99,7 @@ class MedusaConfig:
 
 
 class MedusaModel(nn.Module):
-    """The heads, and the target's output head, frozen. New heads all say what the target would say next."""
+    """The heads, and the target's output head, frozen. All new heads say the same: W_head on the state they read."""
 
     def __init__(self, config: MedusaConfig) -> None:
         super().__init__()

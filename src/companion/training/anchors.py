@@ -9,11 +9,29 @@ and to itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from companion.drafters.dspark.config import DSparkConfig
+
+class BlockLayout(Protocol):
+    """What packing asks of a drafter's configuration."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens fed per block, the anchor first."""
+        ...
+
+    @property
+    def proposal_length(self) -> int:
+        """gamma: predictions per block, made by the last so many of the tokens fed."""
+        ...
+
+    @property
+    def mask_token_id(self) -> int:
+        """What is fed behind the anchor."""
+        ...
 
 
 def sample_anchors(
@@ -61,7 +79,7 @@ def pack_blocks(
     loss_mask: Tensor,  # [B, T]
     anchors: Tensor,  # [B, A]
     real: Tensor,  # [B, A] bool
-    config: DSparkConfig,
+    config: BlockLayout,
 ) -> PackedBlocks:
     """Lay the blocks of all anchors side by side."""
     batch, length = input_ids.shape

@@ -10,15 +10,16 @@ caller's affair: sums add up, and `LossSums.total` divides once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from companion.drafters.dspark.model import DSparkModel
-from companion.training.anchors import PackedBlocks
+from companion.drafters.dspark.heads import ConfidenceHead, MarkovHead
+from companion.training.anchors import BlockLayout, PackedBlocks
 
 EPS = 1e-6
 
@@ -52,6 +53,26 @@ def position_weights(kind: PositionWeight, gamma: int) -> Tensor:
     raise ValueError(f"the position weight must be block, code, linear or none, got {kind!r}")
 
 
+class SlotModel(Protocol):
+    """A backbone that the heads can be put on, as the loss sees it: DSpark's own, Medusa heads, or another.
+
+    Called with packed blocks it gives h_k of every fed token; ``lm_head``, the target's and frozen, makes U_k of h_k.
+    """
+
+    @property
+    def config(self) -> BlockLayout: ...
+    @property
+    def lm_head(self) -> nn.Module: ...
+    @property
+    def markov_head(self) -> MarkovHead | None: ...
+    @property
+    def confidence_head(self) -> ConfidenceHead | None: ...
+    @property
+    def __call__(self) -> Callable[..., Any]:
+        """(tokens [B, N], positions [B, N], features [B, T, m, d], visible [B, 1, N, T + N]) -> h_k [B, N, d]."""
+        ...
+
+
 class SupervisedSlots(NamedTuple):
     """The M supervised slots of a batch, in the order of ``PackedBlocks.supervised``."""
 
@@ -62,17 +83,24 @@ class SupervisedSlots(NamedTuple):
     confidence_logits: Tensor | None  # [M]
 
 
+def block_states(model: SlotModel, blocks: PackedBlocks, features: Tensor) -> Tensor:  # [B, T, m, d]
+    """h_k of the predicted slots of all blocks, [B, A, gamma, d], by one masked forward."""
+    batch, anchors, gamma = blocks.supervised.shape
+    hidden: Tensor = model(blocks.tokens, blocks.positions, features, blocks.visible)
+    return hidden.view(batch, anchors, model.config.block_size, -1)[:, :, model.config.block_size - gamma :]
+
+
 def supervised_slots(
-    model: DSparkModel,
+    model: SlotModel,
     blocks: PackedBlocks,
     features: Tensor,  # [B, T, m, d] outputs of the target's tapped layers
     last_hidden: Tensor,  # [B, T, d] of the target, after its final norm
+    hidden: Tensor | None = None,  # [B, A, gamma, d] `block_states`, where they are known
 ) -> SupervisedSlots:
-    """One masked forward over all blocks. The V-wide products are done for supervised slots only."""
-    config, chosen = model.config, blocks.supervised
-    batch, anchors, gamma = chosen.shape
-    hidden = model(blocks.tokens, blocks.positions, features, blocks.visible)
-    hidden = hidden.view(batch, anchors, config.block_size, -1)[:, :, config.block_size - gamma :]
+    """The heads teacher-forced along the text. The V-wide products are done for supervised slots only."""
+    chosen = blocks.supervised
+    batch, _, gamma = chosen.shape
+    hidden = block_states(model, blocks, features) if hidden is None else hidden
     logits = model.lm_head(hidden[chosen])
     embedded = None
     if model.markov_head is not None:
@@ -103,8 +131,16 @@ class LossSums(NamedTuple):
         return terms / ((self.weight if weight is None else weight) + EPS)
 
 
-def loss_sums(slots: SupervisedSlots, position_weight: Tensor) -> tuple[LossSums, Tensor]:  # position_weight: [gamma]
-    """The sums, and c*_k [M] of Eq. 8 (no gradient): the probability that a sampled draft is accepted."""
+def loss_sums(
+    slots: SupervisedSlots,
+    position_weight: Tensor,  # [gamma]
+    outcomes: torch.Generator | None = None,
+) -> tuple[LossSums, Tensor]:
+    """The sums, and c*_k [M] of Eq. 8 (no gradient): the probability that a sampled draft is accepted.
+
+    With ``outcomes`` the confidence head is told whether one sampled draft was accepted instead of how likely that is:
+    1 with probability c*_k, else 0.
+    """
     w = position_weight.to(slots.k.device)[slots.k]
     draft_logits = slots.draft_logits.float()
     ce = F.cross_entropy(draft_logits, slots.labels, reduction="none")
@@ -112,6 +148,19 @@ def loss_sums(slots: SupervisedSlots, position_weight: Tensor) -> tuple[LossSums
     acceptance = (1.0 - 0.5 * distance.detach()).clamp(0.0, 1.0)
     confidence = torch.zeros((), device=w.device)
     if slots.confidence_logits is not None:
-        bce = F.binary_cross_entropy_with_logits(slots.confidence_logits.float(), acceptance, reduction="none")
-        confidence = (w * bce).sum()
+        confidence = confidence_sum(slots.confidence_logits, acceptance, w, outcomes)
     return LossSums((w * ce).sum(), (w * distance).sum(), confidence, w.sum()), acceptance
+
+
+def confidence_sum(
+    logits: Tensor,  # [M] of c_k
+    acceptance: Tensor,  # [M] c*_k
+    weight: Tensor,  # [M]
+    outcomes: torch.Generator | None = None,  # a CPU generator: equal draws on every device
+) -> Tensor:
+    """Weighted sum of the binary cross-entropy of c_k with c*_k, or with accept-or-reject outcomes drawn from it."""
+    label = acceptance
+    if outcomes is not None:
+        uniform = torch.rand(acceptance.shape, generator=outcomes).to(acceptance.device)
+        label = (uniform < acceptance).float()
+    return (weight * F.binary_cross_entropy_with_logits(logits.float(), label, reduction="none")).sum()

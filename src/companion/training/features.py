@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
@@ -62,7 +62,7 @@ class FeatureStore:
     def write(self, workers: int = 1, device: str = "cpu") -> None:
         """Compute what is missing, shard by shard, in several processes; a killed run goes on at the next shard.
 
-        ValueError when the folder holds features of other weights, layers or precision.
+        ValueError when the folder holds features of other weights, layers or precision, or a file that is cut off.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         index, record = self.folder / INDEX, json.loads(json.dumps(asdict(self.spec)))
@@ -72,7 +72,7 @@ class FeatureStore:
                 "or delete it"
             )
         write_atomic(index, json.dumps(record, indent=1))
-        missing = [s for s in range(0, len(self.traces), SHARD) if not self._shard(s).exists()]
+        missing = [s for s in range(0, len(self.traces), SHARD) if not self._complete(s)]
         if not missing:
             return
         shards = [(self._shard(start), self.traces[start : start + SHARD]) for start in missing]
@@ -89,6 +89,14 @@ class FeatureStore:
         taps, last = (file.get_slice(name)[a - shift : b - shift] for name in ("taps", "last"))
         return taps.float(), last.float()
 
+    def _complete(self, start: int) -> bool:
+        """Whether a shard has the rows of its traces; of a store that grew, the last one may have too few."""
+        if not self._shard(start).exists():
+            return False
+        rows: int = self._open(start).get_slice("last").get_shape()[0]
+        self._files.clear()  # a shard that is written again is opened again
+        return rows >= self._offsets[min(start + SHARD, len(self.traces))] - self._offsets[start]
+
     @cached_property
     def _offsets(self) -> list[int]:
         offsets = [0]
@@ -102,7 +110,13 @@ class FeatureStore:
 
     def _open(self, start: int) -> Any:
         if start not in self._files:
-            self._files[start] = safe_open(self._shard(start), "pt")
+            path = self._shard(start)
+            try:
+                self._files[start] = safe_open(path, "pt")
+            except (SafetensorError, OSError) as error:
+                raise ValueError(
+                    f"{path} is not a whole feature file ({error}); delete it, and the same command makes it again"
+                ) from error
         return self._files[start]
 
     def _shard(self, start: int) -> Path:

@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 8 -m companion train drafter --device cuda --out runs/dspark
 
-torchrun tells each process who it is (RANK, WORLD_SIZE, LOCAL_RANK). Sums travel by gloo between CPUs and by NCCL between
-GPUs. The first process writes and prints; the others wait for it. On several machines the run's folders must be shared.
+torchrun tells each process who it is (RANK, WORLD_SIZE, LOCAL_RANK). Sums travel by gloo between CPUs and by NCCL
+between GPUs. The first process prepares the data, writes and prints; the others wait for it. Several machines must
+share the run's folders.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def joined(device: str = "cpu") -> Iterator[torch.device]:
 
 
 def first_alone(action: Callable[[], object]) -> None:
-    """Let the first process do ``action`` while the others wait. What it raises ends them all (ValueError there)."""
+    """Let the first process do ``action`` while the others wait. What it raises there ends the others silently."""
     if not dist.is_initialized():
         action()
         return
@@ -68,9 +69,9 @@ def first_alone(action: Callable[[], object]) -> None:
             action()
         except BaseException as raised:
             error = raised
-    told = [None if error is None else f"the first process stopped: {error}"]
-    dist.broadcast_object_list(told, src=0, device=torch.device("cpu"))
+    failed = torch.tensor(float(error is not None))
+    dist.broadcast(failed, src=0)
     if error is not None:
         raise error
-    if told[0] is not None:
-        raise ValueError(told[0])
+    if failed.item():
+        raise SystemExit(1)

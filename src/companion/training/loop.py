@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 import tempfile
 import time
@@ -12,8 +10,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,6 +21,7 @@ from tqdm import tqdm
 
 from .checkpoint import load_run, save_run, saved_step, trainable
 from .group import is_first
+from .interrupt import Interrupt
 from .muon import Muon
 
 LOG = "log.jsonl"
@@ -137,7 +135,7 @@ def fit(
             shared = (task, schedule, folder, workers, threads, precision, f"{meeting}/store")
             context = mp.spawn(_worker, shared, workers, join=False)
             assert context is not None
-            forward = _Interrupt([p.pid for p in context.processes])
+            forward = Interrupt([p.pid for p in context.processes])
             with forward:
                 while not context.join():
                     pass
@@ -146,30 +144,6 @@ def fit(
     if not result.finished and is_first():
         print(f"Stopped at step {step} of {schedule.steps}; the same command continues from there.", file=sys.stderr)
     return result
-
-
-class _Interrupt:
-    """Catches Ctrl-C: remembers it, and passes it on to ``children``."""
-
-    def __init__(self, children: list[int] | None = None) -> None:
-        self.seen, self.children = False, children or []
-        self._previous: Any = None
-
-    def __enter__(self) -> _Interrupt:
-        try:
-            self._previous = signal.signal(signal.SIGINT, self._handle)
-        except ValueError:  # not the main thread: the caller's own handling applies
-            self._previous = None
-        return self
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.seen = True
-        for pid in self.children:
-            os.kill(pid, signal.SIGINT)
-
-    def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
 
 
 def _worker(
@@ -256,7 +230,7 @@ def _train(
     started, tokens = time.monotonic(), 0
     stream = _positions(task, pool, index)
     total_loss = total_weight = 0.0
-    with _Interrupt() as interrupt:
+    with Interrupt() as interrupt:
         while step < schedule.steps:
             batches, pool, index = next(stream)
             for o, lr in zip(optimisers, (schedule.lr_matrices, schedule.lr_rest), strict=True):

@@ -14,7 +14,7 @@ from companion.engine.generate import generate
 from companion.engine.load import TextTarget, load_target
 from companion.parallel import ordered_map
 
-from .corpus import training_sample
+from .corpus import DOMAINS, SHARES, training_sample
 from .tokenizer import render
 
 CHUNK = 240  # prompts between two writes
@@ -28,6 +28,7 @@ class Regeneration:
     seed: int = 1
     samples: int = 1440
     think_share: float = 0.5
+    domain_shares: tuple[float, ...] = tuple(SHARES[domain] for domain in DOMAINS)  # in the order of DOMAINS
     temperatures: tuple[float, ...] = (0.7, 1.0, 1.0)
     max_new_tokens: int = 600
     max_batch: int = 80
@@ -38,6 +39,9 @@ class Regeneration:
                 f"traces need at least 1 sample and a share of thinking from 0 to 1, got {self.samples} and "
                 f"{self.think_share}"
             )
+        shares = self.domain_shares
+        if len(shares) != len(DOMAINS) or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+            raise ValueError(f"the shares of {', '.join(DOMAINS)} must be {len(DOMAINS)} that sum to 1, got {shares}")
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,13 @@ class Trace:
     response: list[int]
 
 
-def regenerate(config: Regeneration, path: Path, workers: int = 1) -> list[Trace]:
+def regenerate(config: Regeneration, path: Path, workers: int = 1, device: str = "cpu") -> list[Trace]:
     """The traces in ``path`` (JSON lines), after adding those that are missing; a killed run goes on from there."""
     done = _whole_lines(path)
     starts = range(done, config.samples, CHUNK)
     chunks = [range(start, min(start + CHUNK, config.samples)) for start in starts]
     with tqdm(total=config.samples, initial=done, desc="target output", unit="response", disable=None) as bar:
-        for traces in ordered_map(partial(_answer, config), chunks, workers):
+        for traces in ordered_map(partial(_answer, config, device), chunks, workers):
             with path.open("a") as f:
                 f.writelines(json.dumps({"prompt": t.prompt, "response": t.response}) + "\n" for t in traces)
             bar.update(len(traces))
@@ -65,8 +69,8 @@ def read_traces(path: Path) -> list[Trace]:
     return [Trace(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
-def _answer(config: Regeneration, indices: range) -> list[Trace]:
-    target = _load(config.target)
+def _answer(config: Regeneration, device: str, indices: range) -> list[Trace]:
+    target = _load(config.target, device)
     prompts = {i: _prompt_ids(config, i, target) for i in indices}
     responses: dict[int, list[int]] = {}
     for temperature in sorted(set(config.temperatures)):
@@ -87,12 +91,13 @@ def _answer(config: Regeneration, indices: range) -> list[Trace]:
 
 
 @cache
-def _load(name: str) -> TextTarget:
-    return load_target(name)
+def _load(name: str, device: str) -> TextTarget:
+    return load_target(name, device=device)
 
 
 def _prompt_ids(config: Regeneration, index: int, target: TextTarget) -> list[int]:
-    sample = training_sample(config.seed, index, config.think_share)
+    shares = dict(zip(DOMAINS, config.domain_shares, strict=True))
+    sample = training_sample(config.seed, index, config.think_share, shares=shares)
     return list(target.encode(render(replace(sample, thinking="", answer=""))[0]))
 
 

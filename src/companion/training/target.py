@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from companion.provenance import write_json
+from companion.provenance import write_atomic, write_json
 
 from .batches import Batch, Step, bucket, encode, steps
 from .checkpoint import load_weights
@@ -145,11 +145,9 @@ def train_target(config: TargetConfig | None = None, out_dir: str | Path = "runs
     return result
 
 
-def claim_folder(folder: Path, recipe: dict[str, Any]) -> None:
-    """Write ``recipe.json``, or check that the one in ``folder`` is the same."""
-    path, text = folder / "recipe.json", json.dumps(recipe, indent=1, sort_keys=True)
+def claim_folder(folder: Path, recipe: dict[str, Any], name: str = "recipe.json") -> None:
+    """Write the recipe, or check that the one in ``folder`` is the same (ValueError)."""
+    path, text = folder / name, json.dumps(recipe, indent=1, sort_keys=True)
     if path.exists() and path.read_text() != text:
-        raise ValueError(
-            f"{folder} holds a run of another recipe (its recipe.json): choose another folder, or delete it"
-        )
-    path.write_text(text)
+        raise ValueError(f"{folder} was made by another recipe (its {name}): choose another folder, or delete it")
+    write_atomic(path, text)

@@ -10,7 +10,8 @@ just drafted, so that the block has a probability that is a product of ordinary 
               s_k = sig(g) * s_{k-1} + (1 - sig(g)) * tanh(c),  s_0 = 0                          (Eq. 6)
     c_k = sig(w [h_k; e] + b)                                                                    (Eq. 7)
 
-Nothing here knows where h_k and U_k come from: any backbone that gives them can take these heads. Weights carry the
+Nothing here knows where h_k and U_k come from: any backbone that gives them can take these heads;
+`companion.drafters.medusa` is another one and says how. Weights carry the
 names of DeepSpec's checkpoints; both W are stored as [V, r].
 """
 
@@ -28,6 +29,7 @@ class MarkovHead(nn.Module):
 
     One step of the loop is `embed`, `latent`, `bias`; `latents` is the same for a block whose tokens are known
     (teacher forcing). Splitting `bias` off lets training apply the V-wide matrix to supervised rows only.
+    `companion.drafters.dspark.steps` takes the same steps for drafting.
     """
 
     def __init__(self, vocab_size: int, rank: int) -> None:
@@ -55,12 +57,6 @@ class MarkovHead(nn.Module):
         """B_k."""
         bias: Tensor = self.markov_w2(latent)
         return bias
-
-    def correct(self, logits: Tensor, latent: Tensor) -> Tensor:  # [R, V], [R, r] -> [R, V]
-        """U_k + B_k of Eq. 4, in one product where the types allow it."""
-        if logits.dtype != latent.dtype:
-            return logits + self.bias(latent)
-        return torch.addmm(logits, latent, self.markov_w2.weight.t())
 
 
 class GatedMarkovHead(MarkovHead):
