@@ -105,7 +105,8 @@ def two_eats(mass: F64, entropy_after: F64, phases: Sequence[str]) -> Figure:  #
     for axes in (top, bottom):
         axes.axvspan(0, end, color=PHASE["think"], alpha=0.08, linewidth=0)
         axes.axvline(end, color=PHASE["think"], linewidth=1.2, linestyle="--")
-    top.annotate("the span ends here", (end, 0.05), xytext=(-8, 0), textcoords="offset points", ha="right", color=BLACK)
+    ends = "the span ends here" if "output" in phases[end:] else "cut off inside the span"
+    top.annotate(ends, (end, 0.05), xytext=(-8, 0), textcoords="offset points", ha="right", color=BLACK)
     return fig
 
 

@@ -69,7 +69,7 @@ def reliability(slots: pd.DataFrame, bins: Sequence[float]) -> Figure:
     groups = slots.groupby(pd.cut(slots["ceiling"], list(bins)), observed=True)
     mean, total, hits = groups["ceiling"].mean(), groups.size(), groups["accepted"].sum()
     rate = (hits / total).to_numpy()
-    low, high = np.array([wilson(int(h), int(n)) for h, n in zip(hits, total, strict=True)]).T
+    low, high = np.array([wilson(int(h), int(n)) for h, n in zip(hits, total, strict=True)]).reshape(-1, 2).T
     interval(axes, mean.to_numpy(), low, high, rate, color=BLUE, label="accepted, with 95 % interval")
     axes.set(
         xlabel="ceiling p*(H, V) of the judged row", ylabel="share of drafts accepted", xlim=(0, 1.02), ylim=(0, 1.02)
