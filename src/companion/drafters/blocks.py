@@ -30,9 +30,9 @@ class RotaryTable(nn.Module):
         return self.cos[positions], self.signed_sin[positions]
 
 
-def rotate(x: Tensor, rotary: Rotary) -> Tensor:  # [..., heads, head_dim]
+def rotate(x: Tensor, rotary: Rotary, out: Tensor | None = None) -> Tensor:  # [..., heads, head_dim]
     cos, signed_sin = rotary
-    return torch.addcmul(x * cos, torch.roll(x, x.shape[-1] // 2, -1), signed_sin)
+    return torch.addcmul(x * cos, torch.roll(x, x.shape[-1] // 2, -1), signed_sin, out=out)
 
 
 class Attention(nn.Module):

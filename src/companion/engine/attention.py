@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from companion.engine.cache import Cache
 from companion.protocols import RaggedBatch
+
+STAIRS = 32  # rows of the longest block whose causal mask is a view of one that is made once
 
 
 class Plan(Protocol):
@@ -32,9 +35,8 @@ class Group:
     rows: Tensor | None  # [g * n] of the stream; None: all of it, in order
     slots: Tensor | None  # [g] cache slots to gather; None: `keys` and `values` are views already
     new: int  # n
-    mask: Tensor | None  # [g, 1, n, end] additive; None: everything is visible
-    keys: tuple[Tensor, ...]  # of each layer: [g, kv_heads, end, d], or [slots, kv_heads, end, d] to gather from
-    values: tuple[Tensor, ...]
+    mask: Tensor | None  # [g or 1, 1, n, end] additive; None: everything is visible
+    seen: tuple[Tensor, ...]  # keys of each layer, then values: [g or slots (to gather from), kv_heads, end, d]
 
 
 class AttentionPlan:
@@ -42,6 +44,7 @@ class AttentionPlan:
 
     def __init__(self, batch: RaggedBatch, cache: Cache) -> None:
         device = batch.tokens.device
+        self.layers = len(cache.keys)
         self.spans = list(zip(batch.slots, batch.starts, batch.starts[1:], batch.lengths, strict=False))
         by_size: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for slot, start, stop, length in self.spans:
@@ -50,18 +53,18 @@ class AttentionPlan:
         if len(self.spans) == 1:
             slot, _, stop, length = self.spans[0]
             new = (slice(None), slot, slice(None), slice(length, length + stop))
-            self.new_keys, self.new_values = cache.keys[new].unbind(), cache.values[new].unbind()
+            self.new = cache.both[new].unbind()  # keys of each layer, then values
             self.row_slots = None
         else:
             sizes = torch.tensor([stop - start for _, start, stop, _ in self.spans], device=device)
             owners = torch.tensor(batch.slots, device=device)
             self.row_slots = owners.repeat_interleave(sizes, output_size=len(batch.tokens))  # [N]; without a sync
             self.positions = batch.positions
-            self.new_keys, self.new_values = cache.keys.unbind(), cache.values.unbind()
+            self.new = cache.both.unbind()
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> None:  # [N, kv_heads, d] twice
         """Write the stream's keys and values behind what each request has in the cache."""
-        for new, cached in ((keys, self.new_keys[layer]), (values, self.new_values[layer])):
+        for new, cached in ((keys, self.new[layer]), (values, self.new[layer + self.layers])):
             if self.row_slots is None:
                 cached.copy_(new.transpose(0, 1))  # [kv_heads, n, d]
             else:
@@ -73,7 +76,7 @@ class AttentionPlan:
         for g in self.groups:
             rows = q if g.rows is None else q[g.rows]
             split = rows.view(-1, g.new, *q.shape[1:]).transpose(1, 2)  # [g, heads, n, d]
-            k, v = g.keys[layer], g.values[layer]
+            k, v = g.seen[layer], g.seen[layer + self.layers]
             if g.slots is not None:
                 k, v = k[g.slots], v[g.slots]
             out = F.scaled_dot_product_attention(split, k, v, attn_mask=g.mask, enable_gqa=True)
@@ -87,24 +90,36 @@ class AttentionPlan:
 
 
 def _group(n: int, members: list[tuple[int, int, int]], cache: Cache, device: torch.device, *, whole: bool) -> Group:
-    slots = [slot for slot, _, _ in members]
-    lengths = torch.tensor([length for _, _, length in members], device=device)
-    end = max(length for _, _, length in members) + n
-    first = slots[0]
+    slots, lengths = [slot for slot, _, _ in members], [length for _, _, length in members]
+    first, end = slots[0], max(lengths) + n
     neighbours = slots == list(range(first, first + len(slots)))  # a view of the cache, no copy
-    seen = (slice(None), slice(first, first + len(slots)) if neighbours else slice(None), slice(None), slice(end))
-    mask = None
-    if n > 1 or len(members) > 1:
-        last_visible = lengths[:, None, None] + torch.arange(n, device=device)[:, None]  # [g, n, 1]
-        hidden = torch.arange(end, device=device) > last_visible  # [g, n, end]
-        mask = torch.zeros(hidden.shape, device=device, dtype=cache.keys.dtype).masked_fill_(hidden, float("-inf"))[
-            :, None
-        ]
+    window = (slice(None), slice(first, first + len(slots)) if neighbours else slice(None), slice(None), slice(end))
     return Group(
         rows=None if whole else torch.cat([torch.arange(start, start + n) for _, start, _ in members]).to(device),
         slots=None if neighbours else torch.tensor(slots, device=device),
         new=n,
-        mask=mask,
-        keys=cache.keys[seen].unbind(),
-        values=cache.values[seen].unbind(),
+        mask=_mask(n, lengths, cache),
+        seen=cache.both[window].unbind(),
     )
+
+
+def _mask(n: int, lengths: list[int], cache: Cache) -> Tensor | None:  # [g or 1, 1, n, end] additive
+    """Row i of a request with ``length`` tokens in the cache sees these and the i + 1 first new ones."""
+    length, device, dtype = lengths[0], cache.keys.device, cache.keys.dtype
+    if min(lengths) == max(lengths):
+        if n == 1:
+            return None
+        if n <= STAIRS:
+            steps = _stairs(cache.capacity, device, dtype)
+            return steps[None, None, :n, cache.capacity - length : cache.capacity + n]
+    last_visible = torch.tensor(lengths, device=device)[:, None, None] + torch.arange(n, device=device)[:, None]
+    hidden = torch.arange(max(lengths) + n, device=device) > last_visible  # [g, n, end]
+    return torch.zeros(hidden.shape, device=device, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None]
+
+
+@lru_cache(maxsize=16)
+def _stairs(capacity: int, device: torch.device, dtype: torch.dtype) -> Tensor:  # [STAIRS, capacity + STAIRS]
+    """The causal mask of any short block: row i is open up to column ``capacity`` + i, and a view that begins
+    ``length`` columns before ``capacity`` is the mask behind ``length`` tokens."""
+    hidden = torch.full((STAIRS, capacity + STAIRS), float("-inf"), device=device, dtype=dtype)
+    return hidden.triu_(capacity + 1)

@@ -22,9 +22,9 @@ class Cache:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        shape = (layers, slots, kv_heads, capacity, head_dim)
-        self.keys = torch.zeros(shape, device=device, dtype=dtype)
-        self.values = torch.zeros(shape, device=device, dtype=dtype)
+        # one block, keys of all layers and then values of all: a round cuts its window out of both at once
+        self.both = torch.zeros((2 * layers, slots, kv_heads, capacity, head_dim), device=device, dtype=dtype)
+        self.keys, self.values = self.both[:layers], self.both[layers:]
         self.lengths = [0] * slots
 
     @property
@@ -52,7 +52,6 @@ class Cache:
         layers, old_slots, kv_heads, old_capacity, head_dim = self.keys.shape
         slots, capacity = max(slots, old_slots), max(capacity, old_capacity)
         new = Cache(layers, slots, kv_heads, capacity, head_dim, self.keys.device, self.keys.dtype)
-        new.keys[:, :old_slots, :, :old_capacity] = self.keys
-        new.values[:, :old_slots, :, :old_capacity] = self.values
+        new.both[:, :old_slots, :, :old_capacity] = self.both
         new.lengths[:old_slots] = self.lengths
         return new

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -24,5 +25,14 @@ class RMSNorm:
     def __call__(self, x: Tensor) -> Tensor:  # [..., d]
         if self._plain:
             return torch.rms_norm(x, (self.width,), None, self.eps) * self.weight
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x / torch.hypot(length, self._floor) * self._scaled
+        return self._direction(x) * self._scaled
+
+    def _direction(self, x: Tensor) -> Tensor:
+        return x / torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self._floor)
+
+    def into(self, matrix: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:  # [d, out]
+        """A norm and a matrix whose composition is this norm followed by ``matrix``.
+
+        On a CPU in fp32 the weight moves into the matrix, which saves a product for every row.
+        """
+        return (self, matrix) if self._plain else (self._direction, self._scaled[:, None] * matrix)

@@ -52,7 +52,9 @@ class DSparkDrafter(NeuralDrafter):
         chosen, wanted = [contexts[i] for i in drafting], [depths[i] for i in drafting]
         self.check_depths(wanted)
         slots = self._read_features(chosen)
-        hidden = self._backbone.hidden([c.tokens[-1] for c in chosen], slots, self._slots.cache)[:, : max(wanted)]
+        hidden = self._backbone.hidden([c.tokens[-1] for c in chosen], slots, self._slots.cache)
+        if max(wanted) < hidden.shape[1]:
+            hidden = hidden[:, : max(wanted)]
         logits = self.mask_unusable((hidden @ self._head).to(self._wide))  # U_k
         blocks = draft_blocks(
             hidden,

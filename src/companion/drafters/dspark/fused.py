@@ -7,8 +7,9 @@ rows and not counted, so that the next round overwrites them: rollback as a leng
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ from companion.drafters.dspark.backbone import DFlashBackbone, InjectedLayer
 from companion.drafters.dspark.config import DSparkConfig
 from companion.engine.cache import Cache
 from companion.engine.norm import RMSNorm
+from companion.engine.target import Layer
 
 
 class Rows:
@@ -37,15 +39,15 @@ class Rows:
             self.positions = torch.cat([torch.arange(start, start + n, device=device) for _, start, n in spans])
             self.owners = slots.repeat_interleave(counts, output_size=len(self.positions))
 
-    def places(self, cached: Tensor) -> Tensor:  # [L, slots, kv_heads, capacity, head_dim]
-        """Where the rows go: for one request that piece of its slot, [L, kv_heads, N, head_dim], else all slots."""
+    def places(self, cached: Tensor) -> Tensor:  # [..., slots, kv_heads, capacity, head_dim]
+        """Where the rows go: for one request that piece of its slot, [..., kv_heads, N, head_dim], else all slots."""
         return cached if self.owners is not None else cached[:, self.spans[0][0], :, self.positions]
 
-    def write(self, place: Tensor, rows: Tensor) -> None:  # [N, L, kv_heads, head_dim], or without L into one layer
+    def write(self, place: Tensor, rows: Tensor) -> None:  # [N, layers, kv_heads, head_dim]
         if self.owners is None:
             place.copy_(rows.movedim(0, -2))
         else:
-            place[..., self.owners, :, self.positions, :] = rows
+            place[:, self.owners, :, self.positions] = rows
 
 
 class FusedBackbone:
@@ -71,13 +73,13 @@ class FusedBackbone:
         self.masks = [config.mask_token_id] * (config.block_size - 1)
         self.fc = across(model.fc.weight)
         norm = partial(RMSNorm, eps=config.shape.eps)
-        self.hidden_norm, self.norm = norm(own(model.hidden_norm.weight)), norm(own(model.norm.weight))
+        self.norm = norm(own(model.norm.weight))
         layers = [layer for layer in model.layers if isinstance(layer, InjectedLayer)]
         attention = [layer.self_attn for layer in layers]
-        self.layers = [fuse_layer(layer, config.shape, device, dtype) for layer in layers]
-        self.norms = [[norm(w) for w in (layer.input_norm, layer.qk_norm, layer.mlp_norm)] for layer in self.layers]
-        self.inject_kv = across(*(a.k_proj.weight for a in attention), *(a.v_proj.weight for a in attention))
-        self.inject_norm = norm(torch.stack([own(a.k_norm.weight) for a in attention])[:, None])  # [L, 1, head_dim]
+        self.layers = [_Layer.of(fuse_layer(layer, config.shape, device, dtype), norm) for layer in layers]
+        inject_kv = across(*(a.k_proj.weight for a in attention), *(a.v_proj.weight for a in attention))
+        self.hidden_norm, self.inject_kv = norm(own(model.hidden_norm.weight)).into(inject_kv)
+        self.inject_norm = norm(own(*(a.k_norm.weight.expand(config.shape.kv_heads, -1) for a in attention)))
         self.cos = own(model.rotary.cos)  # [P, 1, head_dim]
         self.signed_sin = own(model.rotary.signed_sin)
 
@@ -85,11 +87,10 @@ class FusedBackbone:
         """Append the context of Eq. 2 to the keys and values of every layer (Eq. 3)."""
         s = self.config.shape
         context = self.hidden_norm(features.flatten(1) @ self.fc)  # [N, d]
-        kv = (context @ self.inject_kv).view(-1, 2, s.layers, s.kv_heads, s.head_dim)
-        k, v = self.inject_norm(kv[:, 0]), kv[:, 1]
-        cos, signed_sin = self.cos[rows.positions], self.signed_sin[rows.positions]
-        rows.write(rows.places(cache.keys), rotate(k, (cos[:, None], signed_sin[:, None])))
-        rows.write(rows.places(cache.values), v)
+        kv = (context @ self.inject_kv).view(-1, 2, s.layers * s.kv_heads, s.head_dim)
+        k = kv[:, 0]
+        rotate(self.inject_norm(k), (self.cos[rows.positions], self.signed_sin[rows.positions]), out=k)
+        rows.write(rows.places(cache.both), kv.view(-1, 2 * s.layers, s.kv_heads, s.head_dim))
         for slot, start, count in rows.spans:
             cache.lengths[slot] = start + count
 
@@ -101,16 +102,34 @@ class FusedBackbone:
         seen = _Seen(rows, cache)
         block = torch.tensor([token for anchor in anchors for token in (anchor, *self.masks)], device=self.device)
         x = F.embedding(block, self.embedding)  # [N, d]
-        for index, (layer, (input_norm, qk_norm, mlp_norm)) in enumerate(zip(self.layers, self.norms, strict=True)):
-            qkv = (input_norm(x) @ layer.qkv).view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
-            qk = rotate(qk_norm(qkv[:, : -s.kv_heads]), rotary)
-            rows.write(seen.new_keys[index], qk[:, s.heads :])
-            rows.write(seen.new_values[index], qkv[:, -s.kv_heads :])
-            x = x + seen.attend(index, qk[:, : s.heads]) @ layer.out
-            gate, up = (mlp_norm(x) @ layer.gate_up).chunk(2, -1)
-            x = x + (F.silu(gate) * up) @ layer.down
+        for index, layer in enumerate(self.layers):
+            qkv = (layer.input_norm(x) @ layer.qkv).view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
+            qk = qkv[:, : -s.kv_heads]
+            rotate(layer.qk_norm(qk), rotary, out=qk)
+            rows.write(seen.new[index], qkv[:, s.heads :].unflatten(1, (2, s.kv_heads)))
+            x = torch.addmm(x, seen.attend(index, qkv[:, : s.heads]), layer.out)
+            gate, up = (layer.mlp_norm(x) @ layer.gate_up).chunk(2, -1)
+            x = torch.addmm(x, F.silu(gate) * up, layer.down)
         hidden = self.norm(x).view(len(slots), c.block_size, -1)
-        return hidden[:, c.block_size - c.proposal_length :]
+        return hidden if c.anchor_predicts else hidden[:, 1:]
+
+
+class _Layer(NamedTuple):
+    """A layer of the engine's fused form; its norms' weights are in the next matrices where no precision is lost."""
+
+    input_norm: Callable[[Tensor], Tensor]
+    qkv: Tensor  # [d, (heads + 2 kv_heads) head_dim]
+    qk_norm: RMSNorm
+    out: Tensor  # [heads head_dim, d]
+    mlp_norm: Callable[[Tensor], Tensor]
+    gate_up: Tensor  # [d, 2 m]
+    down: Tensor  # [m, d]
+
+    @classmethod
+    def of(cls, layer: Layer, norm: Callable[[Tensor], RMSNorm]) -> _Layer:
+        input_norm, qkv = norm(layer.input_norm).into(layer.qkv)
+        mlp_norm, gate_up = norm(layer.mlp_norm).into(layer.gate_up)
+        return cls(input_norm, qkv, norm(layer.qk_norm), layer.out, mlp_norm, gate_up, layer.down)
 
 
 class _Seen:
@@ -120,7 +139,7 @@ class _Seen:
         device = cache.keys.device
         slots, ends = [slot for slot, _, _ in rows.spans], [start + count for _, start, count in rows.spans]
         end, first = max(ends), slots[0]
-        self.requests, self.slots, self.mask = len(slots), None, None
+        self.requests, self.layers, self.slots, self.mask = len(slots), len(cache.keys), None, None
         neighbours = slots == list(range(first, first + len(slots)))  # a view of the cache, no copy
         if not neighbours:
             self.slots = torch.tensor(slots, device=device)
@@ -129,11 +148,11 @@ class _Seen:
             zeros = torch.zeros(beyond.shape, device=device, dtype=cache.keys.dtype)
             self.mask = zeros.masked_fill_(beyond, float("-inf"))[:, None, None]  # [R, 1, 1, end]
         window = (slice(None), slice(first, first + len(slots)) if neighbours else slice(None), slice(None), slice(end))
-        self.keys, self.values = cache.keys[window].unbind(), cache.values[window].unbind()
-        self.new_keys, self.new_values = rows.places(cache.keys).unbind(), rows.places(cache.values).unbind()
+        self.seen = cache.both[window].unbind()  # keys of each layer, then values
+        self.new = rows.places(cache.both).unflatten(0, (2, self.layers)).unbind(1)  # keys and values of each layer
 
     def attend(self, layer: int, q: Tensor) -> Tensor:  # [N, heads, d] -> [N, heads * d]
-        k, v = self.keys[layer], self.values[layer]
+        k, v = self.seen[layer], self.seen[layer + self.layers]
         if self.slots is not None:
             k, v = k[self.slots], v[self.slots]
         split = q.view(self.requests, -1, *q.shape[1:]).transpose(1, 2)  # [R, heads, block, d]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from companion.drafters.dspark.heads import ConfidenceHead, MarkovHead
+from companion.drafters.dspark.steps import steps_of
 from companion.engine.sampling import check_finite, distribution
 from companion.protocols import Context, Draft, Sampling
 
@@ -33,19 +34,17 @@ def draft_blocks(
     distribution.
     """
     picker = _Picker(contexts, depths, deterministic)
-    embeddings = []
+    steps = None
     if markov is None:
         picker.block(logits)
     else:
+        steps = steps_of(markov, hidden)
         previous = torch.tensor([context.tokens[-1] for context in contexts], device=logits.device)
-        state: Tensor | None = None
-        for h, parallel in zip(hidden.unbind(1), logits.unbind(1), strict=True):
-            embeddings.append(markov.embed(previous))
-            latent, state = markov.latent(embeddings[-1], h, state)
-            previous = picker.step(markov.correct(parallel, latent))
+        for parallel in logits.unbind(1):
+            previous = picker.step(steps.correct(parallel, previous))
     scores: list[list[float]] | None = None
     if confidence is not None:
-        seen = torch.stack(embeddings, 1) if embeddings else None
+        seen = None if steps is None else torch.stack(steps.embedded, 1)
         wide = torch.promote_types(hidden.dtype, torch.float32)  # in bf16 the sigmoid is 1.0 from a logit of 6.25 on
         scores = torch.sigmoid(confidence(hidden, seen).to(wide)).tolist()
     return picker.drafts(scores)
