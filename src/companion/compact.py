@@ -136,23 +136,14 @@ def whole(name: str, values: Iterable[int], dtype: DTypeLike) -> NDArray[Any]:
 def rounded(values: Iterable[float], digits: int = DIGITS) -> NDArray[np.uint8]:  # [2, n]
     """High bytes, then low bytes, which compress apart, of numbers >= 0 with this many decimals."""
     scaled = np.round(np.fromiter(values, dtype=np.float64) * 10**digits)
-    return halves(whole("a probability or an entropy", scaled.astype(int), np.uint16))
+    numbers = whole("a probability or an entropy", scaled.astype(int), np.uint16)
+    return np.stack(np.divmod(numbers, 256)).astype(np.uint8)
 
 
 def restored(stored: NDArray[np.uint8], digits: int = DIGITS) -> list[float]:  # [2, n]
     """What `rounded` was given, to ``digits`` decimals."""
-    numbers: list[float] = (joined(stored) / 10**digits).tolist()
+    numbers: list[float] = ((stored[0].astype(np.int64) * 256 + stored[1]) / 10**digits).tolist()
     return numbers
-
-
-def halves(numbers: NDArray[np.uint16]) -> NDArray[np.uint8]:  # [n] -> [2, n]
-    """High bytes, then low bytes."""
-    return np.stack(np.divmod(numbers, 256)).astype(np.uint8)
-
-
-def joined(stored: NDArray[np.uint8]) -> NDArray[np.int64]:  # [2, n] -> [n]
-    """What `halves` was given."""
-    return stored[0].astype(np.int64) * 256 + stored[1]
 
 
 def write_columns(path: Path, header: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> None:

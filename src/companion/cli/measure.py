@@ -113,6 +113,91 @@ def accepted_length(
     report(study, result, as_json)
 
 
+@experiment.command("anchors")
+def anchors(
+    models: Annotated[Path, typer.Option(help="Folder of trained drafters, NAME-SEED/model.")] = Path("runs/drafters"),
+    output: Annotated[Path, typer.Option(help="One file a drafter and temperature; a killed run goes on.")] = Path(
+        "runs/anchors"
+    ),
+    target: TargetName = "tiny-qwen3",
+    anchors: Annotated[int, typer.Option(help="Of each domain and mode; whole responses are taken.")] = 1500,
+    prompts: Annotated[int, typer.Option(help="Most held-out prompts taken for them, per domain and mode.")] = 60,
+    every: Annotated[int, typer.Option(help="Draft at every n-th token; above 1 no loop can be followed.")] = 1,
+    temperatures: Annotated[list[float] | None, typer.Option(help="May be repeated; default: 0 and 1.")] = None,
+    seed: Seed = 0,
+    workers: Annotated[int, typer.Option(help="Processes; they change no number.")] = 2,
+) -> None:
+    """Draft at every token of the target's own responses with every trained drafter, and keep the blocks."""
+    from companion.experiments import anchor_survey as study
+
+    config = study.Config(
+        target=target,
+        anchors=anchors,
+        prompts=prompts,
+        every=every,
+        temperatures=tuple(temperatures or (0.0, 1.0)),
+        seed=seed,
+    )
+    for path in study.run(models, output, config, workers):
+        sys.stdout.write(f"{path}\n")
+
+
+@experiment.command("decay")
+def decay(
+    anchors: Annotated[Path | None, typer.Option(help="Stored blocks; default: those of the book's drafters.")] = None,
+    rounds: Annotated[Path | None, typer.Option(help="Stored rounds of the same drafters' real loops.")] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples over prompts and seeds.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Conditional acceptance by position at many anchors, and the real loop beside it. Exit 0, 1 or 3."""
+    from companion.engine.load import data_folder
+    from companion.experiments import suffix_decay as study
+
+    results = data_folder() / "results"
+    loop = rounds if rounds is not None or anchors is not None else results / "drafters"
+    result = study.run(anchors or results / "anchors", loop, output, study.Config(resamples=resamples, seed=seed))
+    report(study, result, as_json)
+
+
+@experiment.command("ablations")
+def ablations(
+    rounds: Annotated[
+        list[Path] | None, typer.Option(help="Stored rounds; may be repeated. Default: the book's, and its ablations'.")
+    ] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples over prompts and seeds.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """One change at a time: accepted length by group, paired differences, and the confidence heads' forecasts."""
+    from companion.engine.load import data_folder
+    from companion.experiments import ablations as study
+
+    stored = data_folder() / "results"
+    folders = rounds or [stored / "drafters", stored / "ablations"]
+    report(study, study.run(folders, output, study.Config(resamples=resamples, seed=seed)), as_json)
+
+
+@experiment.command("broken-triples")
+def broken_triples(
+    models: Annotated[Path, typer.Option(help="Folder of trained drafters, NAME-SEED/model.")] = Path("runs/drafters"),
+    reference: Annotated[Path, typer.Option(help="Where the target's reference text is kept.")] = Path("runs/chat"),
+    target: TargetName = "tiny-qwen3",
+    prompts: Annotated[int, typer.Option(help="Held-out chat prompts.")] = 60,
+    answers: Annotated[int, typer.Option(help="Answers to other chat prompts that make the reference.")] = 3000,
+    seed: Seed = 0,
+    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Chat drafts whose pairs of tokens are fine and whose triples are not: what a bigram head cannot see."""
+    from companion.experiments import broken_triples as study
+
+    config = study.Config(target=target, prompts=prompts, reference=answers, seed=seed)
+    report(study, study.run(models, reference, output, config), as_json)
+
+
 @bench.command("decode")
 def bench_decode(
     target: TargetName = "tiny-qwen3",
