@@ -74,7 +74,7 @@ def summarise(tables: Sequence[Rounds], config: Config | None = None) -> Accepte
         differences=differences,
         falls=list(study.falls()),
         greedy_identical=identical,
-        provenance=_provenance(tables),
+        provenance=provenance_of(tables),
     )
 
 
@@ -106,7 +106,7 @@ def _label(table: Rounds) -> str:
     return PLAIN if own["drafter_name"] == PLAIN else f"{own['drafter_name']}-{own['drafter_seed']}"
 
 
-def _provenance(tables: Sequence[Rounds]) -> dict[str, Any]:
+def provenance_of(tables: Sequence[Rounds]) -> dict[str, Any]:
     """What all tables share, and of each what it does not."""
     first = tables[0].provenance or {}
     shared = {key: first[key] for key in ("target", "drafter", "thinking", "seeds", "prompt_set", "harness", "system")}

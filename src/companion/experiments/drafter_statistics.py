@@ -6,7 +6,7 @@ compared on the same resampled prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -252,9 +252,10 @@ class Study:
                     **_ends("value", "", fall),
                 )
 
-    def differences(self) -> Iterator[Difference]:
+    def differences(self, pairs: Iterable[tuple[str, str]] = COMPARISONS) -> Iterator[Difference]:
+        """tau of each first minus its second, where both were measured."""
         known = {(g.drafter, g.temperature, g.mode): g for g in self.groups}
-        for first, second in COMPARISONS:
+        for first, second in pairs:
             for (name, temperature, mode), a in known.items():
                 b = known.get((second, temperature, mode))
                 if name == first and b is not None:
