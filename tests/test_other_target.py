@@ -33,13 +33,13 @@ def test_a_notebook_runs_on_another_target(notebook: Path, pair: tuple[str, str]
     layout.notebooks.mkdir()
     source = Path(shutil.copy(notebook, layout.notebooks))
     target, drafter = pair
-    chosen, key = prepare(source, layout, {"target": target, "drafter": drafter, "draft": drafter})
+    chosen, key = prepare(source, layout, {"target": target, "drafter": drafter})
     assert chosen["target"] == target
     run = execute(source, layout, chosen, key, cell_timeout=600)  # NotebookError names a cell that fails
     printed = "".join(
         output.get("text", "") for cell in notebooks.code_cells(run.notebook) for output in cell.get("outputs", [])
     )
-    assert "[stated of tiny-qwen3: " in printed
+    assert ("[stated of tiny-qwen3: " in printed) == ("expectations(" in notebook.read_text(encoding="utf-8"))
 
 
 def test_the_shipped_weights_are_held_to_what_is_stated_of_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,7 +157,7 @@ def reproduce(
     """Execute every notebook with papermill and build the book; prints where it is."""
     from companion.book.run import reproduce as build
 
-    given = {"target": target, "drafter": drafter, "draft": drafter, "device": device, "quick": False if full else None}
+    given = {"target": target, "drafter": drafter, "device": device, "quick": False if full else None}
     chosen = {name: value for name, value in given.items() if value is not None}
     with resumable("the chapters that were done are kept"):
         build(chosen, force=force, cell_timeout=cell_timeout or None)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import companion
+from companion.engine.compare import GreedyComparison, compare_greedy
 from companion.engine.generate import GenerationResult
 from companion.engine.load import TextTarget
 from companion.metrics import (
@@ -30,6 +31,9 @@ class AcceptedLength:
     low: float
     high: float
     rounds: int
+
+    def __str__(self) -> str:
+        return f"{self.tau:.2f} [{self.low:.2f}, {self.high:.2f}]" if self.rounds else "no round"
 
 
 def survey(
@@ -118,35 +122,23 @@ def position_curve(rounds: Rounds, at_least: int = 30) -> list[PositionRate]:
     return curve
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Greedy outputs compared with plain decoding's."""
-
-    compared: int
-    identical: int
-    drafted: int
-
-    @property
-    def inconclusive(self) -> bool:
-        """Nothing was compared, or nothing was drafted: no evidence of anything."""
-        return self.compared == 0 or self.drafted == 0
-
-
 def greedy_identity(
     target: TextTarget, drafter: Drafter, depths: Sequence[int], *, prompts: int, seed: int = 0
-) -> Identity:
-    """Decode greedily at every depth and compare token by token with plain decoding of the same prompts."""
-    plain = [r.tokens for r in survey(target, None, prompts=prompts, temperature=0.0, seed=seed)]
-    total = Identity(0, 0, 0)
-    for depth in depths:
-        policy = companion.FixedDepth(depth)
-        results = survey(target, drafter, prompts=prompts, temperature=0.0, seed=seed, policy=policy)
-        same = sum(result.tokens == tokens for result, tokens in zip(results, plain, strict=True))
-        drafted = sum(row.drafted for result in results for row in result.rounds)
-        total = replace(
-            total,
-            compared=total.compared + len(plain),
-            identical=total.identical + same,
-            drafted=total.drafted + drafted,
+) -> GreedyComparison:
+    """Decode greedily at every depth and compare token by token with plain decoding of the same prompts; the depths
+    pooled, so that a prompt counts once for each."""
+    plain = survey(target, None, prompts=prompts, temperature=0.0, seed=seed)
+    found = [
+        compare_greedy(
+            target,
+            plain,
+            survey(target, drafter, prompts=prompts, temperature=0.0, seed=seed, policy=companion.FixedDepth(depth)),
         )
-    return total
+        for depth in depths
+    ]
+    return GreedyComparison(
+        texts=sum(one.texts for one in found),
+        tokens=sum(one.tokens for one in found),
+        drafted=sum(one.drafted for one in found),
+        divergences=[divergence for one in found for divergence in one.divergences],
+    )

@@ -103,15 +103,13 @@ def think_end_token(target: TextTarget) -> int:
 
 
 def longest_thought(target: TextTarget, *, prompts: int, seed: int) -> Response:
-    """Of the sampled responses with thinking on, the one with the longest finished think span."""
+    """Of the sampled responses with thinking on, the one with the longest finished think span; where the cap cut every
+    span (a large model thinks for thousands of tokens), the longest one."""
     end = think_end_token(target)
-    finished = [
-        response
-        for response in sample_responses(target, prompts=prompts, seed=seed)
-        if response.mode == "think" and end in response.result.tokens
-    ]
+    thinking = [r for r in sample_responses(target, prompts=prompts, seed=seed) if r.mode == "think"]
+    finished = [response for response in thinking if end in response.result.tokens]
     if not finished:
-        raise ValueError("no sampled response closed its think span; raise prompts or take another seed")
+        return max(thinking, key=lambda response: len(response.result.tokens))
     return max(finished, key=lambda response: response.result.tokens.index(end))
 
 
