@@ -27,7 +27,7 @@ def print_json(record: Any) -> None:
 
 @contextmanager
 def resumable(kept: str) -> Iterator[None]:
-    """Ctrl-C inside says what is kept, and that the same command goes on from there."""
+    """Ctrl-C inside says what is kept (a clause), and that the same command goes on from there."""
     try:
         yield
     except KeyboardInterrupt as stop:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from companion.cli.common import Device, TargetName
+from companion.cli.common import Device, TargetName, resumable
 
 ASK_ABOVE = 10 * 2**30  # bytes of features that are written without asking
 
@@ -84,7 +84,7 @@ def train_drafter(
     rank: Annotated[int, typer.Option(help="Of the Markov head; 0: none.")] = 32,
     target: TargetName = "tiny-qwen3",
     seed: Annotated[int, typer.Option(help="Of initial weights, order and anchors; the traces keep theirs.")] = 0,
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: 800.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: 2400.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/KIND.")] = None,
     data: Annotated[Path | None, typer.Option(help="Traces and features, to share between runs.")] = None,
     device: Device = "cpu",
@@ -154,7 +154,9 @@ def train_drafters(
     """Train the drafters of the book, or ablations of them, several seeds of each. Resumes what is in --out."""
     from companion.training.zoo import train_zoo
 
-    for folder in train_zoo(out, names, seeds, workers, data, device):
+    with resumable("the last checkpoint of every run is kept"):
+        folders = train_zoo(out, names, seeds, workers, data, device)
+    for folder in folders:
         sys.stdout.write(f"{folder}\n")
 
 

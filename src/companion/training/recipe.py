@@ -43,7 +43,7 @@ class DrafterConfig:
     texts_per_batch: int = 6
     batches_per_step: int = 2  # shared by the processes: with more processes than batches some have nothing to do
     precision: Precision = "fp32"  # bf16: autocast; parameters stay in fp32
-    schedule: Schedule = field(default_factory=lambda: Schedule(steps=800, warmup=20, constant_until=0.3))
+    schedule: Schedule = field(default_factory=lambda: Schedule(steps=2400, warmup=20, constant_until=0.3))
 
     def __post_init__(self) -> None:
         if min(self.layers, self.block_size, self.anchors, self.texts_per_batch, self.batches_per_step) < 1:
