@@ -50,5 +50,5 @@ def test_another_file_is_refused(tmp_path, table):
         paper_table.load(tmp_path / "short.csv")
     with pytest.raises(ValueError, match="no average"):
         gain(table, "Qwen3-4B", "Eagle3", "median")
-    with pytest.raises(ValueError, match="no row for Eagle3 on Qwen3-32B"):
+    with pytest.raises(ValueError, match="no row for DSpark on Qwen3-32B"):
         gain(table, "Qwen3-32B", "Eagle3", "ratio of means")

@@ -19,13 +19,14 @@ def test_next_two_is_the_targets_own_law(target):
     tokens = target.render("Tell me about bread.", thinking=False)
     cache = target.new_cache(1, len(tokens) + 4)
     target.forward(single([*tokens, 5, 6], slot=0, cached=0, device=target.device), cache)  # 5, 6: to be dropped
-    first, second = second_token.next_two(target, cache, tokens, temperature=0.8, neglected=0.05)
+    found, first, second = second_token.next_two(target, cache, tokens, temperature=0.8, neglected=0.05)
     whole = (target.logits(tokens)[-1, : target.usable_vocab].double() / 0.8).softmax(-1).numpy()
     kept = np.sort(whole)[::-1][: len(first)]
     assert first == pytest.approx(kept / kept.sum(), abs=1e-6)
     assert kept.sum() >= 0.95 > kept[:-1].sum()
     for row in (0, len(first) - 1):
-        token = int(np.argsort(-whole, kind="stable")[row])
+        token = found[row]
+        assert whole[token] == pytest.approx(kept[row], abs=1e-7)
         after = (target.logits([*tokens, token])[-1, : target.usable_vocab].double() / 0.8).softmax(-1).numpy()
         assert second[row] == pytest.approx(after, abs=1e-6)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -45,11 +45,11 @@ def collision_curves(
         left.plot(shares, values, line, color=color, label=name)
     left.axvline(share, color=GREY, linestyle=":", linewidth=1.2)
     left.set(xlabel="target's mass on “of course”", ylabel="acceptance of the second token", ylim=(0.45, 1.02))
-    left.legend(loc="lower center", bbox_to_anchor=(0.5, 0.3))
     right.plot(strengths, by_strength, color=GREEN)
     right.plot(0, by_strength[0], "s", color=ORANGE)
     right.annotate("no bias: parallel", (0, by_strength[0]), xytext=(10, -3), textcoords="offset points")
     right.set(xlabel=r"strength $\beta$ of a bias of rank one")
+    right.legend(*left.get_legend_handles_labels(), loc="lower right", bbox_to_anchor=(1.0, 0.15))
     return fig
 
 
@@ -66,21 +66,22 @@ def second_token_by_domain(rows: pd.DataFrame) -> Figure:
 
 
 def roofline(device: Device, batches: Mapping[int, Mapping[str, Work]]) -> Figure:
-    """The device's roof, and the parts of a round under it, one marker a part, filled by batch."""
+    """The device's roof, and the parts of a round under it, one marker a part; the first batch filled, others open."""
     fig, axes = figure("single")
-    x = np.logspace(-0.5, 4)
+    x = np.sort(np.append(np.logspace(-0.5, 4), device.ridge))
     axes.loglog(x, [device.attainable(i) / 1e12 for i in x], color=BLACK)
     axes.axvline(device.ridge, color=GREY, linestyle=":", linewidth=1.2)
-    axes.annotate(f"ridge: {device.ridge:.0f}", (device.ridge, 1.3), xytext=(5, 0), textcoords="offset points")
-    for number, (batch, works) in enumerate(batches.items()):
+    axes.annotate(
+        f"ridge: {device.ridge:.0f}", (device.ridge, 2.0), xytext=(-5, 0), textcoords="offset points", ha="right"
+    )
+    for number, works in enumerate(batches.values()):
         for (name, work), color, marker in zip(works.items(), (BLUE, ORANGE, PURPLE, VERMILION), "sD^o", strict=True):
-            label = f"{name}, {batch} request" + ("s" if batch > 1 else "")
-            style = {"fillstyle": "none"} if number else {}
+            style: dict[str, Any] = {"fillstyle": "none"} if number else {"label": name}
             height = device.attainable(work.intensity) / 1e12
-            axes.plot(work.intensity, height, marker, color=color, label=label, markersize=8, **style)
+            axes.plot(work.intensity, height, marker, color=color, markersize=8, **style)
     axes.set(xlabel="operations per byte of weights", ylabel="attainable TFLOP/s", ylim=(1, 2000))
     axes.set_title(f"{device.name}, from its data sheet (not measured)")
-    axes.legend(loc="lower right", fontsize=8)
+    axes.legend(loc="lower right")
     return fig
 
 
@@ -103,13 +104,18 @@ def bias_costs(result: Result) -> Figure:
     products = result.products
     rows = products.index.to_numpy()
     low, high, median = (products[name].to_numpy() for name in ("low", "high", "median"))
-    interval(left, rows, low, high, median, color=BLUE, label="one product")
-    left.plot(rows, median[0] * rows, "--", color=VERMILION, label="if every row read $W_2$ anew")
-    left.set(xlabel="rows that share one reading of $W_2$", ylabel="milliseconds", ylim=(0, 3.5 * high.max()))
+    interval(left, rows, low, high, median, color=BLUE, label="one product, measured")
+    left.plot(rows, median[0] * rows, "--", color=VERMILION, label="if each row read $W_2$ anew")
+    in_turn = float(result.ways["median"]["one row at a time"])
+    left.plot(result.gamma, in_turn, "D", color=VERMILION, label=f"{result.gamma} rows in turn, measured")
+    left.set(xlabel="rows that share one reading of $W_2$", ylabel="milliseconds", xscale="log", yscale="log")
+    left.set(xticks=rows, xticklabels=[str(n) for n in rows], title="one product")
+    left.minorticks_off()
     left.legend(loc="upper left")
     y = np.arange(len(result.ways))[::-1]
     right.barh(y, result.ways["median"], color=(VERMILION, BLUE, PURPLE, GREEN))
-    right.set(xlabel="milliseconds for a round's bias", yticks=y, yticklabels=list(result.ways.index))
+    right.set(xlabel="milliseconds", yticks=y, yticklabels=list(result.ways.index))
+    right.set_title("a round's bias")
     right.grid(axis="y", visible=False)
     return fig
 

@@ -34,6 +34,7 @@ class Config(BaseModel):
 class Result(BaseModel, arbitrary_types_allowed=True):
     products: pd.DataFrame  # by rows multiplied with W_2 at once: median, low, high (quartiles, ms), intensity, gflops
     ways: pd.DataFrame  # by name: median, low, high (ms) for the gamma tokens of one round
+    gamma: int
     bandwidth: float  # bytes per second of reading W_2 alone: a sum over it
 
 
@@ -69,7 +70,9 @@ def run(config: Config) -> Result:
     by_rows["intensity"] = flops / w2.nbytes
     by_rows["gflops"] = flops / by_rows["median"].to_numpy() / 1e6
     bandwidth = w2.nbytes / float(np.median(times["read"]))
-    return Result(products=by_rows, ways=_frame({name: times[name] for name in ways}), bandwidth=bandwidth)
+    return Result(
+        products=by_rows, ways=_frame({name: times[name] for name in ways}), gamma=config.gamma, bandwidth=bandwidth
+    )
 
 
 def _times(steps: Mapping[object, Callable[[], object]], repeats: int) -> dict[object, list[float]]:

@@ -53,8 +53,8 @@ def run(config: Config) -> pd.DataFrame:
         cache = target.new_cache(1, len(response.tokens))
         target.forward(single(response.tokens, slot=0, cached=0, device=target.device), cache)
         for place in chosen.tolist():  # from the back, so that what is cached before it still is the response
-            laws = next_two(target, cache, response.tokens[: place + 1], config.temperature, config.neglected)
-            rows.append((response.domain, number, place - first, *rates(*laws), len(laws[0])))
+            tokens, *laws = next_two(target, cache, response.tokens[: place + 1], config.temperature, config.neglected)
+            rows.append((response.domain, number, place - first, *rates(*laws), len(tokens)))
     if not rows:
         raise ValueError("no response was long enough to hold an anchor and two tokens; sample more prompts")
     return pd.DataFrame(rows, columns=["domain", "response", "position", "marginals", "best", "information", "firsts"])
@@ -69,7 +69,7 @@ def rates(first: F64, second: F64) -> tuple[float, float, float]:  # [K], [K, V]
 
 def next_two(
     target: Qwen3Target, cache: Cache, context: Sequence[int], temperature: float = 1.0, neglected: float = 1e-3
-) -> tuple[F64, F64]:  # [K], [K, V]
+) -> tuple[list[int], F64, F64]:  # K tokens, [K], [K, V]
     """The target's law of the next token over its K likeliest values, renormalised, and of the token after each.
 
     Slot 0 of ``cache`` holds ``context``, all but its last token at least; what it holds behind that is dropped. Left
@@ -86,7 +86,7 @@ def next_two(
         to[:, :, :, : len(context)] = of[:, :1, :, : len(context)]
     copies.lengths = [len(context)] * len(kept)
     rows = [(slot, len(context), [int(token)]) for slot, token in enumerate(kept)]
-    return law[kept] / law[kept].sum(), _laws(target, copies, rows, sampling)
+    return kept.tolist(), law[kept] / law[kept].sum(), _laws(target, copies, rows, sampling)
 
 
 def _laws(target: Qwen3Target, cache: Cache, rows: Sequence[tuple[int, int, Sequence[int]]], sampling: Sampling) -> F64:
