@@ -1,5 +1,7 @@
 """The experiments behind the first pages of the book: their arithmetic, and that each of their checks can fail."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -103,6 +105,21 @@ def test_a_chance_acceptance_among_masses_near_zero_is_no_alarm_and_many_are():
 def test_nothing_judged_is_no_result():
     with pytest.raises(ValueError, match="nothing can be compared"):
         think_end.agreement([])
+
+
+def test_the_longest_finished_span_is_taken_and_without_one_the_longest_text(monkeypatch):
+    """A large model thinks past any cap that a page can afford."""
+    end = 9
+
+    def sampled(*texts):
+        made = [SimpleNamespace(mode=mode, result=SimpleNamespace(tokens=tokens)) for mode, tokens in texts]
+        monkeypatch.setattr(think_end, "sample_responses", lambda *_, **__: made)
+        target = SimpleNamespace(name="x", tags=SimpleNamespace(close=end))
+        return think_end.longest_thought(target, prompts=1, seed=0).result.tokens
+
+    short, long, cut = [1, end, 2, 2, 2, 2, 2], [1, 1, 1, end], [1] * 20
+    assert sampled(("think", short), ("think", cut), ("think", long), ("no_think", [2] * 10 + [end])) == long
+    assert sampled(("think", cut[:5]), ("think", cut), ("no_think", [2] * 30)) == cut
 
 
 def test_fit_cost_recovers_a_line_and_ignores_what_lies_beyond_it():

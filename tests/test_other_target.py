@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from other_target import write_pair
 from companion.book import expectations, notebooks
 from companion.book.execute import execute, prepare
 from companion.book.layout import Layout
-from companion.engine.load import find_model
+from companion.drafters.load import load_drafter
+from companion.engine.load import find_model, load_target
+from companion.experiments import decode_survey
 
 ROOT = Path(__file__).resolve().parents[1]
 EVERY_TIME = "06_tiny_qwen3"  # a few seconds; the others belong to the long grid
@@ -40,6 +43,22 @@ def test_a_notebook_runs_on_another_target(notebook: Path, pair: tuple[str, str]
         output.get("text", "") for cell in notebooks.code_cells(run.notebook) for output in cell.get("outputs", [])
     )
     assert ("[stated of tiny-qwen3: " in printed) == ("expectations(" in notebook.read_text(encoding="utf-8"))
+
+
+def test_greedy_identity_pools_the_depths_and_a_run_without_drafts_is_inconclusive(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_survey, "survey", partial(decode_survey.survey, max_new_tokens=24))
+    target = load_target(pair[0])
+    for name, verdict in (("lookup", "holds"), ("none", "inconclusive")):
+        found = decode_survey.greedy_identity(target, load_drafter(name, target, max_depth=3), (1, 3), prompts=1)
+        assert found.verdict() == verdict
+        assert (found.texts, found.divergences) == (2 * 6, [])  # depths times domains and modes
+
+
+def test_a_group_without_rounds_says_so() -> None:
+    lengths = [decode_survey.AcceptedLength("math", "think", 2.0, 1.5, 2.25, rounds) for rounds in (0, 7)]
+    assert list(map(str, lengths)) == ["no round", "2.00 [1.50, 2.25]"]
 
 
 def test_the_shipped_weights_are_held_to_what_is_stated_of_them(capsys: pytest.CaptureFixture[str]) -> None:
