@@ -8,9 +8,11 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from drafters import eagle3_fitted
 from drafters.micro import micro
 from engine.models import decode_ids, ours, reference_model
 
+from companion.drafters.eagle3.drafter import Eagle3Drafter
 from companion.drafters.lookup import LookupDrafter
 from companion.engine.draws import KeyedDraws
 from companion.engine.generate import GenerationResult
@@ -20,7 +22,7 @@ from companion.experiments import anchor_counts
 from companion.experiments.anchor_blocks import Blocks, draft_everywhere
 from companion.experiments.anchor_recording import Anchored
 from companion.metrics import committed_per_round, conditional_by_position, survival_by_position
-from companion.protocols import Context, Sampling
+from companion.protocols import Context, Drafter, Sampling
 from companion.rounds import Round, Rounds
 
 VOCAB, STOP, LIMIT = 6, 3, 14
@@ -43,8 +45,8 @@ def prompts(count: int) -> list[list[int]]:
     return [[*generator.integers(0, VOCAB, 1 + i % 5).tolist(), *name] for i, name in enumerate(named)]
 
 
-def responses(target: Qwen3Target, sampling: Sampling, count: int) -> list[GenerationResult]:
-    done = decode_ids(target, None, prompts(count), LIMIT, sampling, stops=frozenset([STOP]))
+def responses(target: Qwen3Target, sampling: Sampling, asked: list[list[int]]) -> list[GenerationResult]:
+    done = decode_ids(target, None, asked, LIMIT, sampling, stops=frozenset([STOP]))
     return [
         GenerationResult(
             r.context.tokens[: r.prompt_length],
@@ -82,7 +84,7 @@ def q_of(target: Qwen3Target, kind: str, text: list[int], anchor: int, drafted: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_slot_has_the_numbers_of_a_round_of_its_own(target: Qwen3Target, kind: str) -> None:
-    result = max(responses(target, Sampling(), 6), key=lambda r: len(r.tokens))
+    result = max(responses(target, Sampling(), prompts(6)), key=lambda r: len(r.tokens))
     blocks = draft_everywhere(target, micro(kind, VOCAB), [result], Sampling(), at_once=4)[0]
     text, start = [*result.prompt_tokens, *result.tokens], len(result.prompt_tokens)
     assert blocks is not None
@@ -104,12 +106,18 @@ def test_every_slot_has_the_numbers_of_a_round_of_its_own(target: Qwen3Target, k
         np.testing.assert_allclose(blocks.along[row], [*expected, 0, 0][:3], atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "eagle3"])
 def test_greedy_blocks_foretell_every_round_of_the_real_loop(target: Qwen3Target, kind: str) -> None:
-    greedy, stops = Sampling(0.0), frozenset([STOP])
-    results = responses(target, greedy, 40)
-    found = draft_everywhere(target, micro(kind, VOCAB), results, greedy)
-    loops = decode_ids(target, micro(kind, VOCAB), prompts(40), LIMIT, greedy, stops=stops)
+    greedy, stops, asked = Sampling(0.0), frozenset([STOP]), prompts(40)
+
+    def new() -> Drafter:
+        return Eagle3Drafter(eagle3_fitted.fitted_eagle3()) if kind == "eagle3" else micro(kind, VOCAB)
+
+    if kind == "eagle3":
+        target, asked = eagle3_fitted.target(), eagle3_fitted.prompts()
+    results = responses(target, greedy, asked)
+    found = draft_everywhere(target, new(), results, greedy)
+    loops = decode_ids(target, new(), asked, LIMIT, greedy, stops=stops)
     chains, real, broken = [], [], []
     for result, blocks, loop in zip(results, found, loops, strict=True):
         assert loop.emitted == result.tokens
@@ -122,13 +130,14 @@ def test_greedy_blocks_foretell_every_round_of_the_real_loop(target: Qwen3Target
         broken.append(anchor_counts.greedy_chain(anchored(result, wrong), LIMIT))
         counts, rounds = anchor_counts.along(anchored(result, blocks), LIMIT), loop.rounds
         assert counts.tau[0] / counts.tau[1] == pytest.approx(committed_per_round(rounds))
-        expected = anchor_counts.real(rounds, 3)
+        expected = anchor_counts.real(rounds, blocks.drafted.shape[1])
         np.testing.assert_allclose(counts.conditional, expected.conditional)
         np.testing.assert_allclose(counts.survival, expected.survival)
     assert chains == real
     assert sum(map(sum, real)) > 10, "a drafter that is never right foretells nothing"
     assert broken != real
-    assert {r.finish_reason for r in results} == {"stop", "length"}
+    if kind != "eagle3":
+        assert {r.finish_reason for r in results} == {"stop", "length"}
 
 
 def test_the_loop_along_a_text_is_the_real_loop_in_law() -> None:
@@ -208,7 +217,9 @@ def test_counts_are_the_metrics_of_rounds_cut_behind_a_stop_token() -> None:
 
 
 def test_expected_acceptance_is_the_mean_of_the_sampled_one_and_a_wrong_q_is_not(target: Qwen3Target) -> None:
-    found = draft_everywhere(target, micro("vanilla", VOCAB), responses(target, Sampling(), 140), Sampling(), seed=1)
+    found = draft_everywhere(
+        target, micro("vanilla", VOCAB), responses(target, Sampling(), prompts(140)), Sampling(), seed=1
+    )
     blocks = Blocks.concat([b for b in found if b is not None])
 
     def errors(expected: np.ndarray) -> list[float]:
@@ -219,7 +230,9 @@ def test_expected_acceptance_is_the_mean_of_the_sampled_one_and_a_wrong_q_is_not
     assert blocks.overlap.size > 1500
     assert max(errors(blocks.overlap)) < 4
     assert max(errors(np.roll(blocks.overlap, 1, 0))) > 4  # another anchor's
-    again = draft_everywhere(target, micro("vanilla", VOCAB), responses(target, Sampling(), 3), Sampling(), seed=1)
+    again = draft_everywhere(
+        target, micro("vanilla", VOCAB), responses(target, Sampling(), prompts(3)), Sampling(), seed=1
+    )
     for once, alone in zip(found, again, strict=False):  # neither its companions nor a second run change a draft
         if once is not None and alone is not None:
             assert np.array_equal(once.drafted, alone.drafted)
@@ -227,7 +240,7 @@ def test_expected_acceptance_is_the_mean_of_the_sampled_one_and_a_wrong_q_is_not
 
 
 def test_what_cannot_be_surveyed_is_refused(target: Qwen3Target) -> None:
-    results = responses(target, Sampling(), 2)
+    results = responses(target, Sampling(), prompts(2))
     with pytest.raises(ValueError, match="every must be at least 1"):
         draft_everywhere(target, micro("dflash", VOCAB), results, Sampling(), every=0)
     with pytest.raises(ValueError, match="single token"):

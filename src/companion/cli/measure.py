@@ -120,7 +120,7 @@ def anchors(
         "runs/anchors"
     ),
     target: TargetName = "tiny-qwen3",
-    anchors: Annotated[int, typer.Option(help="Of each domain and mode; whole responses are taken.")] = 1500,
+    anchors: Annotated[int, typer.Option(help="Of each domain and mode; whole responses are taken.")] = 1200,
     prompts: Annotated[int, typer.Option(help="Most held-out prompts taken for them, per domain and mode.")] = 60,
     every: Annotated[int, typer.Option(help="Draft at every n-th token; above 1 no loop can be followed.")] = 1,
     temperatures: Annotated[list[float] | None, typer.Option(help="May be repeated; default: 0 and 1.")] = None,

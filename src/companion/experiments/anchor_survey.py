@@ -31,7 +31,7 @@ Text = tuple[str, Domain, Mode, GenerationResult]  # prompt id, as in the Rounds
 
 
 class Config(drafter_rounds.Config):
-    anchors: int = 1500  # of each domain and mode; `prompts` is the most that may be taken for them
+    anchors: int = 1200  # of each domain and mode; `prompts` is the most that may be taken for them
     every: int = 1  # 1: every token of a response is an anchor
     max_batch: int = 12
 

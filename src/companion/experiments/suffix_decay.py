@@ -127,9 +127,10 @@ def _studies(recordings: Sequence[Recording], real: Real, config: Config) -> Ite
         drafters: dict[str, dict[int, Recording]] = {}
         for recording in recordings:
             name, seed, own = run_key(recording.provenance)
-            if own == temperature:
+            if own == temperature and any(r.mode == mode for r in recording.responses):
                 drafters.setdefault(name, {})[seed] = recording
-        yield AnchorStudy(drafters, real, temperature, mode, config.resamples, config.seed)
+        if drafters:
+            yield AnchorStudy(drafters, real, temperature, mode, config.resamples, config.seed)
 
 
 def _greedy_identical(recordings: Sequence[Recording], real: Real) -> dict[str, tuple[int, int]]:
