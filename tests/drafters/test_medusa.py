@@ -187,7 +187,9 @@ def test_what_is_saved_is_loaded_again(kind, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"medusa_heads": None}, "no 'medusa_heads': it is not that of Medusa heads"),
+        ({"medusa_heads": None}, "no number 'medusa_heads': it is not that of Medusa heads"),
+        ({"medusa_heads": "4"}, "no number 'medusa_heads'"),
+        ({"markov_rank": 8, "markov_head_type": "bigram"}, "must be vanilla, gated or rnn, got 'bigram'"),
         ({"medusa_heads": 0}, "heads must be at least 1, got 0"),
         ({"markov_rank": -1}, "markov_rank must be >= 0, got -1"),
         ({"medusa_heads": 5}, "heads.weight of heads has shape"),
@@ -199,6 +201,17 @@ def test_a_configuration_that_cannot_be_is_refused(change, message, tmp_path):
     save_medusa(random_medusa("none"), tmp_path)
     edit_json(tmp_path / "config.json", **change)
     with pytest.raises(ValueError, match=message):
+        load_medusa(ModelFolder(tmp_path, "heads"), target())
+
+
+def test_a_file_that_is_cut_and_a_pickle_are_refused(tmp_path):
+    save_medusa(random_medusa("vanilla"), tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        load_medusa(ModelFolder(tmp_path, "heads"), target())
+    weights.rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="holds pickled weights only"):
         load_medusa(ModelFolder(tmp_path, "heads"), target())
 
 

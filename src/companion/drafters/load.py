@@ -15,6 +15,7 @@ from companion.drafters.medusa import ARCHITECTURE as MEDUSA
 from companion.drafters.medusa import MedusaDrafter, load_medusa
 from companion.drafters.model import ModelDrafter
 from companion.engine.load import EMBEDDED, TextTarget, find_model, load_target
+from companion.engine.target import Qwen3Target
 from companion.protocols import Drafter
 
 
@@ -32,7 +33,7 @@ def load_drafter(
     language model. ``max_depth`` None means the drafter's own default; ``proposal`` applies to all but lookup. Raises
     ValueError for an unknown name, a broken folder, and a drafter or a draft model made for another target.
     """
-    if not isinstance(target, TextTarget):
+    if not isinstance(target, Qwen3Target):  # one without a tokenizer, too
         raise ValueError(f"target must be a loaded model, got {target!r}; load it with load_target")
     if name is None or name == "none":
         return None

@@ -27,7 +27,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +63,8 @@ class MedusaConfig:
             raise ValueError(f"heads must be at least 1, got {self.heads}")
         if self.markov_rank < 0:
             raise ValueError(f"markov_rank must be >= 0, got {self.markov_rank}; 0 leaves the heads independent")
+        if self.markov_head_type not in get_args(HeadType):
+            raise ValueError(f"markov_head_type must be vanilla, gated or rnn, got {self.markov_head_type!r}")
 
     @property
     def block_size(self) -> int:
@@ -75,9 +77,9 @@ class MedusaConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> MedusaConfig:
         """Read config.json, which is the target's with a few entries more."""
-        missing = [key for key in ("medusa_heads", "target_layer_id") if config.get(key) is None]
+        missing = [key for key in ("medusa_heads", "target_layer_id") if not isinstance(config.get(key), int)]
         if missing:
-            raise ValueError(f"the configuration has no {missing[0]!r}: it is not that of Medusa heads")
+            raise ValueError(f"the configuration has no number {missing[0]!r}: it is not that of Medusa heads")
         return cls(
             Qwen3Shape.from_config(config),
             config["medusa_heads"],
