@@ -43,9 +43,8 @@ def suffix_decay(
             reached = [p for key, p in sampled.items() if key[:2] == (drafter, domain) and p.judged >= at_least]
             x = [p.position for p in reached]
             expected = [analytic[drafter, domain, k] for k in x]
-            low, value, high = np.array(
-                [(p.low, p.conditional, p.high) for p in expected], dtype=float
-            ).reshape(-1, 3).T  # fmt: skip
+            ends = np.array([(p.low, p.conditional, p.high) for p in expected], dtype=float)
+            low, value, high = ends.reshape(-1, 3).T
             interval(axes, x, low, high, color=color, band=True)
             axes.plot(x, value, color=color, label=name)
             axes.plot(x, [p.conditional or 0 for p in reached], marker, color=color, markerfacecolor="white")
@@ -83,7 +82,6 @@ def visited_anchors(result: SuffixDecay, temperature: float, mode: Mode = "no_th
     axes.set_xticks(range(len(names)), [DRAFTERS[d][0] for d in names])
     axes.grid(axis="x", visible=False)
     axes.set(ylabel=r"accepted length $\tau$ (tokens a round)", xlim=(-0.6, len(names) - 0.4))
-    axes.set_title(
-        f"temperature {temperature:g}, {THINKING[mode]}; open: every anchor, filled: visited, dash: real loop"
-    )
+    key = "open: every anchor, filled: as the loop visits them, dash: the real loop"
+    axes.set_title(f"temperature {temperature:g}, {THINKING[mode]}\n{key}")
     return fig
