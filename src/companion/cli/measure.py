@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -217,18 +217,47 @@ def bench_decode(
     report(study, result, as_json)
 
 
+@bench.command("drafters")
+def bench_drafters(
+    models: Annotated[list[Path], typer.Argument(help="Folders of drafters, or of runs: NAME-SEED/model.")],
+    target: TargetName = "tiny-qwen3",
+    prompts: Annotated[int, typer.Option(help="Prompts per domain.")] = 6,
+    repeats: Annotated[int, typer.Option(help="Timed passes.")] = 3,
+    threads: Annotated[list[int] | None, typer.Option(help="May be repeated; default: 1 and 2.")] = None,
+    proposals: Annotated[int, typer.Option(help="Timed proposals of each family and length.")] = 30,
+    device: Device = "cpu",
+    output: Annotated[Path | None, typer.Option(help="Also store the result, with provenance, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Wall-clock of drafters over plain decoding, lookup and transformers, by domain and stage. Exit 0, 1 or 3."""
+    from companion.experiments import bench_drafters as study
+
+    config = study.Config(
+        target=target,
+        prompts=prompts,
+        repeats=repeats,
+        threads=tuple(threads or (1, 2)),
+        proposals=proposals,
+        device=device,
+    )
+    report(study, study.run(models, config, output), as_json)
+
+
 @bench.command("show")
 def bench_show(
-    result: Annotated[Path, typer.Argument(help="A file that `bench decode --output` wrote.")],
+    result: Annotated[Path, typer.Argument(help="A file that `bench decode` or `bench drafters` wrote.")],
     picture: Annotated[Path | None, typer.Option(help="Also draw it, as PNG.")] = None,
 ) -> None:
     """Print the tables of a stored benchmark, and draw its picture."""
-    from companion.experiments import bench_decode as study
+    from companion.experiments import bench_decode, bench_drafters
 
+    drafters = bench_drafters.is_result(result)
+    study: Any = bench_drafters if drafters else bench_decode
     stored = study.load(result)
     study.show(stored)
     if picture is not None:
         from companion import figures, figures_bench
 
         figures.use_style()
-        figures_bench.speed(stored).savefig(picture)
+        draw: Any = figures_bench.drafter_speeds if drafters else figures_bench.speed
+        draw(stored).savefig(picture)

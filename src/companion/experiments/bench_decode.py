@@ -7,12 +7,7 @@ with its range. Peak memory is the resident set of a fresh process that runs one
 
 from __future__ import annotations
 
-import multiprocessing
-import resource
 import statistics
-import time
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +16,21 @@ from pydantic import BaseModel, ValidationError
 from tqdm import tqdm
 
 import companion
-from companion.engine.generate import GenerationResult
 from companion.engine.load import TextTarget, find_model
 from companion.experiments.forward_cost import WIDTHS, forward_times
+from companion.experiments.timing import (
+    PLAIN,
+    Decoder,
+    Race,
+    copy_speed,
+    held_out_prompts,
+    our_decoder,
+    peak_of,
+    race,
+    transformers_decoder,
+)
 from companion.metrics import committed_per_round
 from companion.provenance import collect, write_json
-from companion.training.corpus import DOMAINS, held_out_samples
 
 METHODS = (
     "plain",
@@ -88,25 +92,22 @@ class Result(BaseModel):
     provenance: dict[str, Any]
 
 
-Decoder = Callable[[list[int]], tuple[list[int], GenerationResult | None]]
-
-
 def run(config: Config, output: Path | None = None) -> Result:
     """Time every method, then measure memory; stores the result as JSON when ``output`` is given."""
     if min(config.prompts, config.repeats, config.threads) < 1:
         raise ValueError("prompts, repeats and threads must be at least 1: nothing timed is no result")
     torch.set_num_threads(config.threads)
     target = companion.load_target(config.target, device=config.device)
-    prompts = _prompts(target, config)
-    passes, tokens_per_round, same = _race(target, prompts, config)
+    prompts = held_out_prompts(target, config.prompts, config.seed)
+    found = race({method: _decoder(method, target, config) for method in METHODS}, prompts, config.repeats)
     forwards = _forwards(target, config)
     result = Result(
         config=config,
-        speeds=_speeds(passes, tokens_per_round),
+        speeds=_speeds(found),
         forwards=forwards,
         floor=_floor(target, forwards[0].milliseconds),
-        peak_mib={method: _peak(method, config) for method in tqdm(METHODS, desc="memory", disable=None)},
-        identical={method: f"{hits} of {total}" for method, (hits, total) in same.items()},
+        peak_mib={m: peak_of(_decode_once, m, config) for m in tqdm(METHODS, desc="memory", disable=None)},
+        identical={method: f"{hits} of {total}" for method, (hits, total) in found.same.items()},
         provenance=collect(
             target=target.source,
             drafter=find_model(config.draft).describe(),
@@ -122,47 +123,9 @@ def run(config: Config, output: Path | None = None) -> Result:
     return result
 
 
-def _prompts(target: TextTarget, config: Config) -> dict[str, list[list[int]]]:
-    return {
-        domain: [
-            target.render(sample.prompt, thinking=False)
-            for sample in held_out_samples(domain, "no_think", config.prompts, seed=config.seed)
-        ]
-        for domain in DOMAINS
-    }
-
-
-def _race(
-    target: TextTarget, prompts: dict[str, list[list[int]]], config: Config
-) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], float], dict[str, tuple[int, int]]]:
-    """Tokens per second of each pass, tau, and how many outputs equal plain decoding's."""
-    decoders = {method: _decoder(method, target, config) for method in METHODS}
-    for decode in decoders.values():
-        decode(prompts["math"][0])  # warm-up
-    passes: dict[tuple[str, str], list[float]] = {(d, m): [] for d in prompts for m in METHODS}
-    rounds: dict[tuple[str, str], list[Any]] = {key: [] for key in passes}
-    same = dict.fromkeys(METHODS, (0, 0))
-    for _ in tqdm(range(config.repeats), desc="timed passes", disable=None):
-        for domain, rows in prompts.items():
-            seconds, tokens = dict.fromkeys(METHODS, 0.0), dict.fromkeys(METHODS, 0)
-            for ids in rows:
-                reference: list[int] = []
-                for method, decode in decoders.items():
-                    started = time.perf_counter()
-                    new, result = decode(ids)
-                    seconds[method] += time.perf_counter() - started
-                    tokens[method] += len(new)
-                    reference = new if method == "plain" else reference
-                    hits, total = same[method]
-                    same[method] = hits + (new == reference), total + 1
-                    rounds[domain, method].extend(result.rounds if result else ())
-            for method in METHODS:
-                passes[domain, method].append(tokens[method] / seconds[method])
-    return passes, {key: committed_per_round(rows) for key, rows in rounds.items() if rows}, same
-
-
-def _speeds(passes: dict[tuple[str, str], list[float]], tau: dict[tuple[str, str], float]) -> list[Speed]:
-    median = {key: statistics.median(values) for key, values in passes.items()}
+def _speeds(found: Race) -> list[Speed]:
+    rates = {key: found.rates(*key) for key in found.seconds}
+    median = {key: statistics.median(values) for key, values in rates.items()}
     return [
         Speed(
             domain=domain,
@@ -170,64 +133,27 @@ def _speeds(passes: dict[tuple[str, str], list[float]], tau: dict[tuple[str, str
             tokens_per_second=median[domain, method],
             low=min(values),
             high=max(values),
-            tokens_per_round=tau.get((domain, method)),
-            over_plain=median[domain, method] / median[domain, "plain"],
+            tokens_per_round=committed_per_round(rounds) if (rounds := found.rounds.get((domain, method))) else None,
+            over_plain=median[domain, method] / median[domain, PLAIN],
             over_transformers=median[domain, method] / median[domain, "transformers"],
         )
-        for (domain, method), values in passes.items()
+        for (domain, method), values in rates.items()
     ]
 
 
 def _decoder(method: str, target: TextTarget, config: Config) -> Decoder:
     """A function from prompt ids to new ids."""
     if method.startswith("transformers"):
-        return _transformers(method, config)
-    drafter = companion.load_drafter(
-        {"plain": "none", "lookup": "lookup", "draft": config.draft}[method], target, max_depth=config.depth
-    )
-
-    def decode(ids: list[int]) -> tuple[list[int], GenerationResult]:
-        result = companion.generate(target, drafter, ids, max_new_tokens=config.max_new_tokens, temperature=0.0)
-        return result.tokens, result
-
-    return decode
-
-
-def _transformers(method: str, config: Config) -> Decoder:
-    """transformers' own generate: plain, prompt lookup, or assisted by the same draft model at a constant depth."""
-    from transformers import AutoModelForCausalLM, GenerationConfig
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-
-    def load(name: str) -> Any:
-        model: Any = AutoModelForCausalLM.from_pretrained(find_model(name).path, dtype=torch.float32)
-        return model.to(config.device).eval()
-
-    model = load(config.target)
-    eos, pad = model.generation_config.eos_token_id, model.generation_config.pad_token_id
-    settings = GenerationConfig(
-        do_sample=False, max_new_tokens=config.max_new_tokens, eos_token_id=eos, pad_token_id=pad
-    )
-    extra: dict[str, Any] = {}
-    if method == "transformers-lookup":
-        extra = {"prompt_lookup_num_tokens": config.depth, "max_matching_ngram_size": 3}
-    elif method == "transformers-assisted":
-        assistant = load(config.draft)
-        assistant.generation_config.num_assistant_tokens = config.depth
-        assistant.generation_config.num_assistant_tokens_schedule = "constant"
-        assistant.generation_config.assistant_confidence_threshold = 0.0
-        extra = {"assistant_model": assistant}
-    model.generation_config = settings
-
-    def decode(ids: list[int]) -> tuple[list[int], None]:
-        with torch.inference_mode(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            inputs = torch.tensor([ids], device=config.device)
-            output = model.generate(inputs, attention_mask=torch.ones_like(inputs), **extra)
-        return output[0, len(ids) :].tolist(), None
-
-    return decode
+        return transformers_decoder(
+            config.target,
+            config.max_new_tokens,
+            config.device,
+            assistant=config.draft if method == "transformers-assisted" else None,
+            lookup=method == "transformers-lookup",
+            depth=config.depth,
+        )
+    name = {PLAIN: "none", "lookup": "lookup", "draft": config.draft}[method]
+    return our_decoder(target, companion.load_drafter(name, target, max_depth=config.depth), config.max_new_tokens)
 
 
 def _forwards(target: TextTarget, config: Config, repeats: int = 60) -> list[Forward]:
@@ -236,18 +162,10 @@ def _forwards(target: TextTarget, config: Config, repeats: int = 60) -> list[For
     return [Forward(tokens=w, milliseconds=medians[w], over_one=medians[w] / medians[1]) for w in WIDTHS]
 
 
-def _floor(target: TextTarget, milliseconds: float, repeats: int = 30) -> Floor:
+def _floor(target: TextTarget, milliseconds: float) -> Floor:
     """Weight bytes over the measured copy speed; each weight also takes one multiply and one add a token."""
     size = target.parameters * target.embedding.element_size()
-    source, sink = (torch.ones(size, dtype=torch.uint8, device=target.device) for _ in range(2))
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        sink.copy_(source)
-        if target.device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - started)
-    speed = 2 * size / statistics.median(times)  # bytes per second, read and written
+    speed = copy_speed(size, target.device)
     floor = 1e3 * size / speed
     return Floor(
         weight_mib=size / 2**20,
@@ -258,29 +176,13 @@ def _floor(target: TextTarget, milliseconds: float, repeats: int = 30) -> Floor:
     )
 
 
-def _peak(method: str, config: Config) -> float:
-    """Peak resident memory, MiB, of a fresh process that loads the models and decodes one prompt of each domain."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return float(pool.apply(_decode_once, (method, config)))
-
-
-def _decode_once(method: str, config: Config) -> float:
+def _decode_once(method: str, config: Config) -> None:
+    """Load the models and decode one prompt of each domain."""
     torch.set_num_threads(config.threads)
     target = companion.load_target(config.target, device=config.device)
-    prompts = _prompts(target, config.model_copy(update={"prompts": 1}))
     decode = _decoder(method, target, config)
-    for rows in prompts.values():
+    for rows in held_out_prompts(target, 1, config.seed).values():
         decode(rows[0])
-    return _peak_resident_mib()
-
-
-def _peak_resident_mib() -> float:
-    """VmHWM where there is /proc: ru_maxrss of a spawned child starts at its parent's size."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(row for row in status.read_text().splitlines() if row.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def load(path: Path) -> Result:

@@ -45,7 +45,7 @@ class TransformersDSpark(nn.Module):
         if not c.anchor_predicts:
             raise ValueError("this round is written for DeepSpec's layout, where the anchor predicts too")
         sizes: dict[str, Any] = c.shape.to_config() | {"intermediate_size": c.mlp_width}
-        config = Qwen3Config(**sizes, attn_implementation="sdpa")
+        config = Qwen3Config(**sizes)
         d, v = c.shape.hidden, c.shape.vocab_size
         self.block_size, self.mask_token_id, self.head_dim = c.block_size, c.mask_token_id, c.shape.head_dim
         self.embed_tokens, self.lm_head = nn.Embedding(v, d), nn.Linear(d, v, bias=False)
@@ -55,15 +55,16 @@ class TransformersDSpark(nn.Module):
         self.rotary = Qwen3RotaryEmbedding(config)
         self.markov_head, self.confidence_head = copy.deepcopy(model.markov_head), copy.deepcopy(model.confidence_head)
         self.load_state_dict(model.state_dict())
-        self.eval().requires_grad_(False)
+        self.device = model.fc.weight.device
+        self.to(self.device, model.fc.weight.dtype).eval().requires_grad_(False)
 
     def parallel(self, anchor: int, features: Tensor, cache: DynamicCache) -> tuple[Tensor, Tensor]:
         """h_k [1, gamma, d] and U_k [1, gamma, V] of a block behind ``features`` [1, n, m d], which the cache lacks."""
         masks = [self.mask_token_id] * (self.block_size - 1)
-        x = self.embed_tokens(torch.tensor([[anchor, *masks]]))
+        x = self.embed_tokens(torch.tensor([[anchor, *masks]], device=self.device))
         context = self.hidden_norm(self.fc(features))
         start, rows = cache.get_seq_length(), features.shape[1] + self.block_size
-        cos, sin = self.rotary(x, torch.arange(start, start + rows)[None])
+        cos, sin = self.rotary(x, torch.arange(start, start + rows, device=self.device)[None])
         for index, layer in enumerate(self.layers):
             x = self._layer(index, layer, x, context, cos[:, None], sin[:, None], cache)
         cache.crop(-self.block_size)  # the context stays
@@ -99,7 +100,7 @@ class TransformersDSpark(nn.Module):
     ) -> tuple[list[int], list[float]]:
         """The block's first ``depth`` tokens, each the argmax, and their confidences."""
         hidden, logits = self.parallel(anchor, features, cache)
-        tokens, confidence = [torch.tensor([anchor])], []
+        tokens, confidence = [torch.tensor([anchor], device=self.device)], []
         state = None
         for k in range(depth):
             row = logits[:, k]
@@ -116,7 +117,7 @@ class TransformersDSpark(nn.Module):
 
 @torch.inference_mode()
 def decode(
-    target: nn.Module,  # a Qwen3ForCausalLM
+    target: Any,  # a Qwen3ForCausalLM
     drafter: TransformersDSpark,
     layer_ids: tuple[int, ...],
     prompt: list[int],
@@ -134,7 +135,9 @@ def decode(
     confidence: list[float] = []
     started = drafting = time.perf_counter()
     while True:
-        output = target(torch.tensor([block]), None, None, cache, output_hidden_states=True, use_cache=True)
+        output = target(
+            torch.tensor([block], device=drafter.device), None, None, cache, output_hidden_states=True, use_cache=True
+        )
         best = output.logits[0, -depth - 1 :, :usable_vocab].argmax(-1).tolist()
         accepted = next((k for k, token in enumerate(drafted) if token != best[k]), depth)
         if accepted < depth:

@@ -51,23 +51,36 @@ class DSparkDrafter(NeuralDrafter):
             return drafts
         chosen, wanted = [contexts[i] for i in drafting], [depths[i] for i in drafting]
         self.check_depths(wanted)
-        slots = self._read_features(chosen)
-        hidden = self._backbone.hidden([c.tokens[-1] for c in chosen], slots, self._slots.cache)
-        if max(wanted) < hidden.shape[1]:
-            hidden = hidden[:, : max(wanted)]
-        logits = self.mask_unusable((hidden @ self._head).to(self._wide))  # U_k
-        blocks = draft_blocks(
+        hidden, logits = self.parallel(chosen, max(wanted))
+        for i, block in zip(drafting, self.sequential(hidden, logits, chosen, wanted), strict=True):
+            drafts[i] = block
+        return drafts
+
+    def parallel(self, contexts: Sequence[Context], depth: int) -> tuple[Tensor, Tensor]:
+        """h_k [R, depth, d] and U_k [R, depth, V] of the block that each request's anchor begins: all slots at once."""
+        slots = self._read_features(contexts)
+        hidden = self._backbone.hidden([c.tokens[-1] for c in contexts], slots, self._slots.cache)
+        if depth < hidden.shape[1]:
+            hidden = hidden[:, :depth]
+        return hidden, self.mask_unusable((hidden @ self._head).to(self._wide))
+
+    def sequential(
+        self,
+        hidden: Tensor,  # [R, k, d]
+        logits: Tensor,  # [R, k, V]
+        contexts: Sequence[Context],
+        depths: Sequence[int],
+    ) -> list[Draft]:
+        """What the heads make of them, slot after slot."""
+        return draft_blocks(
             hidden,
             logits,
-            chosen,
-            wanted,
+            contexts,
+            depths,
             markov=self._markov,
             confidence=self._confidence,
             deterministic=self.deterministic,
         )
-        for i, block in zip(drafting, blocks, strict=True):
-            drafts[i] = block
-        return drafts
 
     def _read_features(self, contexts: Sequence[Context]) -> list[int]:
         """Bring the cache of each request up to its anchor, all in one stream; returns their slots."""
