@@ -64,8 +64,9 @@ def _refuse() -> None:
 
 @pytest.mark.full
 def test_two_processes_of_torchrun_train_as_one(tmp_path: Path) -> None:
-    command = ["-m", "companion", "train", "drafter", "--samples", "6", "--steps", "4", "--layers", "1"]
-    command += ["--block-size", "3", "--rank", "4", "--data", str(tmp_path / "data")]
+    command = ["-m", "companion", "train", "drafter", "--samples", "14", "--steps", "4", "--layers", "1"]
+    # three batches a step: the two processes add them up in another order than one does, which shows in the last bits
+    command += ["--block-size", "3", "--rank", "4", "--batches-per-step", "3", "--data", str(tmp_path / "data")]
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
 
