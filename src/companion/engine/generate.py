@@ -154,9 +154,7 @@ def _submitted(
             f"{target.name} holds {target.max_context}: at most {max(0, target.max_context - longest)} new tokens fit"
         )
     fits = min(max_batch, len(encoded)) if hasattr(max_batch, "__index__") else max_batch  # the engine refuses it
-    engine = Engine(
-        target, drafter, policy, max_batch=fits, capacity=capacity, allow_lossy=allow_lossy
-    )
+    engine = Engine(target, drafter, policy, max_batch=fits, capacity=capacity, allow_lossy=allow_lossy)
     copies: Counter[tuple[int, ...]] = Counter()
     switched = any(isinstance(prompt, str) for prompt in listed) and target.thinking_switch
     for index, (prompt, ids) in enumerate(zip(listed, encoded, strict=True)):
