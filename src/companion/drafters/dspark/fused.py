@@ -43,11 +43,11 @@ class Rows:
         """Where the rows go: for one request that piece of its slot, [..., kv_heads, N, head_dim], else all slots."""
         return cached if self.owners is not None else cached[:, self.spans[0][0], :, self.positions]
 
-    def write(self, place: Tensor, rows: Tensor) -> None:  # [N, layers, kv_heads, head_dim]
+    def write(self, place: Tensor, rows: Tensor) -> None:  # [N, layers, kv_heads, head_dim], or of one layer
         if self.owners is None:
             place.copy_(rows.movedim(0, -2))
         else:
-            place[:, self.owners, :, self.positions] = rows
+            place[..., self.owners, :, self.positions, :] = rows
 
 
 class FusedBackbone:
@@ -104,10 +104,10 @@ class FusedBackbone:
         x = F.embedding(block, self.embedding)  # [N, d]
         for index, layer in enumerate(self.layers):
             qkv = (layer.input_norm(x) @ layer.qkv).view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
-            qk = qkv[:, : -s.kv_heads]
-            rotate(layer.qk_norm(qk), rotary, out=qk)
-            rows.write(seen.new[index], qkv[:, s.heads :].unflatten(1, (2, s.kv_heads)))
-            x = torch.addmm(x, seen.attend(index, qkv[:, : s.heads]), layer.out)
+            qk = rotate(layer.qk_norm(qkv[:, : -s.kv_heads]), rotary)
+            rows.write(seen.new[index], qk[:, s.heads :])
+            rows.write(seen.new[index + s.layers], qkv[:, -s.kv_heads :])
+            x = torch.addmm(x, seen.attend(index, qk[:, : s.heads]), layer.out)
             gate, up = (layer.mlp_norm(x) @ layer.gate_up).chunk(2, -1)
             x = torch.addmm(x, F.silu(gate) * up, layer.down)
         hidden = self.norm(x).view(len(slots), c.block_size, -1)
@@ -148,8 +148,7 @@ class _Seen:
             zeros = torch.zeros(beyond.shape, device=device, dtype=cache.keys.dtype)
             self.mask = zeros.masked_fill_(beyond, float("-inf"))[:, None, None]  # [R, 1, 1, end]
         window = (slice(None), slice(first, first + len(slots)) if neighbours else slice(None), slice(None), slice(end))
-        self.seen = cache.both[window].unbind()  # keys of each layer, then values
-        self.new = rows.places(cache.both).unflatten(0, (2, self.layers)).unbind(1)  # keys and values of each layer
+        self.seen, self.new = cache.both[window].unbind(), rows.places(cache.both).unbind()  # keys, then values
 
     def attend(self, layer: int, q: Tensor) -> Tensor:  # [N, heads, d] -> [N, heads * d]
         k, v = self.seen[layer], self.seen[layer + self.layers]

@@ -64,9 +64,9 @@ class FusedEagle3:
         qkv = (self._joined(tokens, hidden) @ layer.qkv).view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
         qk = rotate(self.qk_norm(qkv[:, : -s.kv_heads]), (self.cos[positions], self.signed_sin[positions]))
         plan.append(0, qk[:, s.heads :], qkv[:, -s.kv_heads :])
-        x = hidden + plan.attend(0, qk[:, : s.heads]) @ layer.out
+        x = torch.addmm(hidden, plan.attend(0, qk[:, : s.heads]), layer.out)
         gate, up = (self.mlp_norm(x) @ layer.gate_up).chunk(2, -1)
-        return x + (F.silu(gate) * up) @ layer.down
+        return torch.addmm(x, F.silu(gate) * up, layer.down)
 
     def _joined(self, tokens: Tensor, hidden: Tensor) -> Tensor:  # [N], [N, d] -> [N, 2d]
         embedded = self.input_norm(F.embedding(tokens, self.embedding))
