@@ -74,7 +74,7 @@ refresh: $(READY) ## execute the notebooks and rewrite their stored outputs
 	@$(PY) -m companion.book refresh
 
 lab: $(READY) ## JupyterLab on the notebooks
-	$(PY) -m jupyterlab notebooks
+	$(PY) -m jupyterlab notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 clean: ## remove what the build made; the environment stays
 	rm -rf build .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info
