@@ -16,7 +16,9 @@ INTERRUPTED = 130
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 TargetName = Annotated[str, typer.Option(help="Embedded model, folder in the hub's layout, or hub id.")]
-DrafterName = Annotated[str, typer.Option(help="'none', 'lookup', 'draft' (embedded model), a folder, or a hub id.")]
+DrafterName = Annotated[
+    str, typer.Option(help="none, lookup, draft, dspark or another name in data/drafters; a folder; or a hub id.")
+]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same tokens, whatever shares the batch.")]
 

@@ -14,7 +14,7 @@ from companion.drafters.lookup import LookupDrafter
 from companion.drafters.medusa import ARCHITECTURE as MEDUSA
 from companion.drafters.medusa import MedusaDrafter, load_medusa
 from companion.drafters.model import ModelDrafter
-from companion.engine.load import EMBEDDED, TextTarget, find_model, load_target
+from companion.engine.load import DRAFTERS, TextTarget, find_model, load_target
 from companion.engine.target import Qwen3Target
 from companion.protocols import Drafter
 
@@ -27,7 +27,8 @@ def load_drafter(
     proposal: Literal["sampled", "greedy"] = "sampled",
     revision: str | None = None,
 ) -> Drafter | None:
-    """A drafter for ``target``: "none", "lookup", "draft" (the embedded draft model), a folder, or a hub id.
+    """A drafter for ``target``: "none", "lookup", "draft" (the embedded draft model), the name of an embedded drafter
+    such as "dspark", a folder, or a hub id.
 
     What a folder holds is read from its config.json: a DSpark, DFlash or Eagle3 drafter, Medusa heads, or a causal
     language model. ``max_depth`` None means the drafter's own default; ``proposal`` applies to all but lookup. Raises
@@ -77,7 +78,7 @@ def load_drafter(
 
 def _unknown(name: str, error: ValueError) -> ValueError:
     return ValueError(
-        f"no drafter {name!r} ('lookup', 'draft', 'none', {', '.join(EMBEDDED)}, folder, hub id): {error}"
+        f"no drafter {name!r} ('lookup', 'draft', 'none', {', '.join(DRAFTERS)}, folder, hub id): {error}"
     )
 
 

@@ -18,7 +18,12 @@ from companion.engine.target import Qwen3Shape, Qwen3Target
 from companion.phase.tracker import ThinkTokens
 from companion.provenance import file_hash
 
+# names of what ships with the project, and where it lies in the data folder
 EMBEDDED = {"tiny-qwen3": "tiny-qwen3", "tiny-qwen3-draft": "tiny-qwen3-draft"}
+DRAFTERS = {
+    name: f"drafters/{name}"
+    for name in ("dflash", "dspark", "dspark-rnn", "eagle3", "dspark-think-5", "dspark-think-50", "dspark-think-100")
+}
 
 
 class TextTarget(Qwen3Target):
@@ -152,8 +157,8 @@ class ModelFolder:
 
 def find_model(name: str, revision: str | None = None) -> ModelFolder:
     """An embedded model's name, a folder, or a hub id to a local folder. ValueError says which names there are."""
-    if name in EMBEDDED:
-        path = data_folder() / EMBEDDED[name]
+    if place := (EMBEDDED | DRAFTERS).get(name):
+        path = data_folder() / place
         if not path.is_dir():
             raise ValueError(
                 f"the embedded model {name} is not at {path}: run from a checkout, or set COMPANION_DATA to its "

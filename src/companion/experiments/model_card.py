@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -159,16 +160,16 @@ def _families(cells: Iterable[Cell]) -> Iterable[str]:
 
 
 def _parameters(folder: Path) -> float:
+    return weights_size(folder) / 1e6
+
+
+def weights_size(folder: Path, without: tuple[str, ...] = ()) -> int:
+    """Numbers in a folder's model.safetensors, tables whose name contains one of ``without`` left out."""
     from safetensors import safe_open
 
-    total = 0
     with safe_open(folder / "model.safetensors", "pt") as f:
-        for key in f.keys():  # noqa: SIM118
-            size = 1
-            for n in f.get_slice(key).get_shape():
-                size *= n
-            total += size
-    return total / 1e6
+        counted = [key for key in f.keys() if not any(part in key for part in without)]  # noqa: SIM118
+        return sum(math.prod(f.get_slice(key).get_shape()) for key in counted)
 
 
 def _hash(digest: str) -> str:
