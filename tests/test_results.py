@@ -31,7 +31,9 @@ def test_a_result_names_the_weights_it_was_measured_on(name: str) -> None:
             assert model["weights_sha256"] == find_model(model["name"]).describe()["weights_sha256"]
     assert provenance["harness"]["commit"]
     assert provenance["system"]["torch"]
-    assert provenance["prompt_set"]
+    sets = [provenance["prompt_set"]] if "prompt_set" in provenance else [r["prompt_set"] for r in provenance["runs"]]
+    assert sets
+    assert all(sets)
 
 
 def test_the_target_keeps_its_bars_on_a_thousand_prompts_each() -> None:

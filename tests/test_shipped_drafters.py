@@ -13,6 +13,7 @@ import companion
 from companion.engine.load import DRAFTERS, data_folder, find_model
 from companion.experiments import accepted_length, drafter_card, drafter_rounds
 from companion.experiments.accepted_length import AcceptedLengths
+from companion.experiments.suffix_decay import SuffixDecay
 from companion.provenance import file_hash
 from companion.training.corpus import DOMAINS, held_out_samples
 from companion.training.zoo import RECIPES, SEEDS, SEEDS_OF_OTHERS
@@ -91,6 +92,16 @@ def test_the_result_reprints_from_the_stored_rounds(stored: AcceptedLengths) -> 
     kept = {c.drafter for c in again.cells}
     assert again.cells == [c for c in stored.cells if c.drafter in kept]
     assert again.bars[:2] == stored.bars[:2]
+
+
+def test_the_suffix_decays_where_the_paper_says_and_eagle3_starts_higher_than_it_says() -> None:
+    """The third bar fails here, and the chapter says so: our Eagle3 starts above DFlash."""
+    result = SuffixDecay.model_validate_json((data_folder() / "results" / "suffix_decay.json").read_bytes())
+    assert [bar.verdict for bar in result.bars] == ["holds", "holds", "fails", "holds", "holds", "holds", "holds"]
+    shipped = {file_hash(folder / "model.safetensors") for _, folder in SHIPPED}
+    for run in result.provenance["runs"]:
+        assert set(run["drafter"]["weights_sha256"].values()) <= shipped
+    assert result.verdict == "fails"
 
 
 def _bar_needs(provenance: dict[str, object]) -> bool:
