@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.colors import to_rgba
 from tiers import sampled
 from typer.testing import CliRunner
 
 import companion
+from companion import figures, figures_bench
 from companion.cli import app
 from companion.drafters.dspark.checkpoint import load_dspark, save_dspark
 from companion.drafters.dspark.model import DSparkModel
@@ -171,13 +173,56 @@ def test_the_result_holds_every_part_and_reads_back(result: study.Result, tmp_pa
     assert (tmp_path / "speed.png").stat().st_size > 1000
 
 
-def test_the_figure_of_draft_times(result: study.Result) -> None:
-    from companion import figures_bench
-
-    figure = figures_bench.draft_times(result)
-    assert len(figure.axes) == 2
+def test_the_figure_of_draft_times_keeps_all_of_its_panels_in_view(result: study.Result) -> None:
+    whole, loop = figures_bench.draft_times(result).axes
+    largest = max(t.high for t in result.draft_times if t.temperature == 0.0)
+    assert whole.get_ylim()[1] > largest
+    assert loop.get_ylim()[1] > max(t.sequential or 0 for t in result.draft_times)
     with pytest.raises(ValueError, match="nothing was raced on 2 threads"):
         figures_bench.drafter_speeds(result, threads=2)
+    with pytest.raises(ValueError, match="nothing was timed on 2 threads"):
+        figures_bench.round_stages(result, threads=2)
+
+
+def test_a_drafter_has_one_name_and_one_colour_in_all_figures(result: study.Result) -> None:
+    (ax,) = figures_bench.drafter_speeds(result).axes
+    colours = {bars.get_label(): bars.patches[0].get_facecolor() for bars in ax.containers}
+    assert colours == {
+        "lookup": to_rgba(figures.DRAFTERS["lookup"][1]),
+        "DSpark, seed 0": to_rgba(figures.DRAFTERS["dspark"][1]),
+    }
+    assert figures.look("dspark-think-5") == figures.DRAFTERS["dspark-think-5"], "5 is no seed"
+    assert figures.look("dspark-think-5-2")[0] == "DSpark, 5 % thinking traces, seed 2"
+    assert figures.look("mine-7") == ("mine-7", figures.BLACK, "h")
+    assert figures.in_order(["mine", "dspark-1", "dspark-0", "lookup"]) == ["lookup", "dspark-1", "dspark-0", "mine"]
+
+
+@pytest.mark.parametrize(("entries", "rows"), [(3, 1), (14, 2)])
+def test_a_legend_takes_as_few_rows_as_fit(entries: int, rows: int) -> None:
+    fig, ax = figures.figure("wide")
+    for number in range(entries):
+        ax.plot([0, 1], label=f"drafter {number}")
+    figures.legend_below(fig, ax.get_legend_handles_labels()[0])
+    fig.draw_without_rendering()
+    (legend,) = fig.legends
+    assert legend.get_window_extent().width <= fig.bbox.width
+    heights = {round(text.get_window_extent().y0) for text in legend.get_texts()}
+    assert len(heights) == rows
+
+
+def test_the_parts_of_a_round_are_all_of_it(result: study.Result) -> None:
+    (one,) = result.stages
+    parts = figures_bench.stage_parts(one)
+    assert list(parts) == list(figures_bench.PARTS)
+    assert sum(parts.values()) == pytest.approx(
+        max(one.draft, parts["parallel"] + parts["sequential"]) + one.forward + one.accept
+    )
+    single = one.model_copy(update={"parallel": None, "sequential": None})
+    assert figures_bench.stage_parts(single)["drafting"] == one.draft
+    bars, plane = figures_bench.round_stages(result).axes
+    assert [label.get_text() for label in bars.get_yticklabels()] == ["DSpark, seed 0"]
+    ((x, y),) = [line.get_xydata()[0] for line in plane.lines if line.get_marker() == "o"]
+    assert (x, y) == (one.breakeven, one.tau)
 
 
 def test_a_longer_autoregressive_draft_reads_more_and_a_parallel_one_only_its_loop(result: study.Result) -> None:

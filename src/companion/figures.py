@@ -6,7 +6,7 @@ output does not depend on the last expression.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import matplotlib as mpl
@@ -24,6 +24,21 @@ BLACK, GREY = "#222222", "#8A8A8A"
 CYCLE = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, BLACK)
 PHASE = {"think": PURPLE, "output": BLUE}  # one meaning, one colour, on every page
 DOMAIN = {"math": BLUE, "code": ORANGE, "chat": GREEN}
+# Name of a drafter -> how it is called in a figure, colour, marker. There are more drafters than colours: two that
+# share one are never drawn together, and differ in their markers. What needs no training is grey.
+DRAFTERS = {
+    "plain": ("plain decoding", GREY, ""),
+    "lookup": ("lookup", "#B5B5B5", "x"),
+    "draft model": ("draft model", VERMILION, "p"),
+    "eagle3": ("Eagle3", GREEN, "^"),
+    "dflash": ("DFlash", ORANGE, "s"),
+    "dspark": ("DSpark", BLUE, "o"),
+    "dspark-gated": ("DSpark, gated head", PURPLE, "<"),
+    "dspark-rnn": ("DSpark, RNN head", SKY, "D"),
+    "dspark-think-5": ("DSpark, 5 % thinking traces", PURPLE, "v"),
+    "dspark-think-50": ("DSpark, 50 % thinking traces", VERMILION, "P"),
+    "dspark-think-100": ("DSpark, 100 % thinking traces", BLACK, "X"),
+}
 
 SIZES = {"single": (6.4, 4.0), "wide": (9.6, 4.0), "tall": (6.4, 6.4)}  # inches
 DPI = 160
@@ -63,6 +78,39 @@ def figure(
 ) -> tuple[Figure, Any]:
     """``plt.subplots`` at one of three fixed sizes; the axes are an array when there are several."""
     return plt.subplots(rows, columns, figsize=SIZES[size], **subplots)
+
+
+def look(drafter: str) -> tuple[str, str, str]:
+    """Name, colour and marker of a drafter by its name in `DRAFTERS`, or by that of a run of it, NAME-SEED.
+
+    One that is not in the table keeps its name and is drawn in black.
+    """
+    name = _recipe(drafter)
+    if name is None:
+        return drafter, BLACK, "h"
+    called, colour, marker = DRAFTERS[name]
+    return (called if name == drafter else f"{called}, seed {drafter.rpartition('-')[2]}"), colour, marker
+
+
+def in_order(drafters: Iterable[str]) -> list[str]:
+    """As in `DRAFTERS`, runs of one in the order given, those that are not in it last."""
+    order = list(DRAFTERS)
+    return sorted(drafters, key=lambda d: len(order) if (name := _recipe(d)) is None else order.index(name))
+
+
+def _recipe(drafter: str) -> str | None:
+    name, _, seed = drafter.rpartition("-")
+    return drafter if drafter in DRAFTERS else name if seed.isdigit() and name in DRAFTERS else None
+
+
+def legend_below(fig: Figure, handles: Sequence[Any]) -> None:
+    """A legend below all panels, in as few rows as the figure is wide enough for."""
+    labels = [handle.get_label() for handle in handles]
+    for columns in range(len(handles), 0, -1):
+        legend = fig.legend(handles, labels, loc="outside lower center", ncols=columns)
+        if legend.get_window_extent().width <= 0.98 * fig.bbox.width or columns == 1:
+            return
+        legend.remove()
 
 
 def interval(

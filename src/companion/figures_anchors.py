@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from companion.experiments.suffix_decay import SuffixDecay
-from companion.figures import GREY, figure, interval
-from companion.figures_drafters import DRAFTERS, THINKING
+from companion.figures import DRAFTERS, GREY, figure, interval
+from companion.figures_drafters import THINKING
 from companion.training.corpus import DOMAINS, Mode
 
 if TYPE_CHECKING:

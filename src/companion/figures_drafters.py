@@ -9,21 +9,12 @@ import numpy as np
 
 from companion.experiments.accepted_length import AcceptedLengths
 from companion.experiments.drafter_statistics import Position
-from companion.figures import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, figure, interval
+from companion.figures import DRAFTERS, GREY, figure, interval
 from companion.training.corpus import DOMAINS, Mode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DRAFTERS = {  # name of a recipe -> how it is called in a figure, colour, marker
-    "eagle3": ("Eagle3", GREEN, "^"),
-    "dflash": ("DFlash", ORANGE, "s"),
-    "dspark": ("DSpark", BLUE, "o"),
-    "dspark-rnn": ("DSpark, RNN head", SKY, "D"),
-    "dspark-think-5": ("DSpark, 5 % thinking traces", PURPLE, "v"),
-    "dspark-think-50": ("DSpark, 50 % thinking traces", VERMILION, "P"),
-    "dspark-think-100": ("DSpark, 100 % thinking traces", BLACK, "X"),
-}
 THINKING = {"no_think": "thinking off", "think": "thinking on"}
 
 
