@@ -72,6 +72,15 @@ def test_every_finished_drafter_answers_every_prompt_at_its_full_depth(models: P
     assert len(source["weights_sha256"]["model.safetensors"]) == 64
 
 
+def test_a_file_without_confidence_holds_the_same_rounds(models: Path, decoded: Path, tmp_path: Path) -> None:
+    decoding.run(models, tmp_path, SMALL.model_copy(update={"confidence": False, "temperatures": (1.0,)}))
+    whole, bare = (load_compact(folder / "dspark-0-T1.npz") for folder in (decoded, tmp_path))
+    assert all(r.confidence for r in whole if r.drafted)
+    assert not any(r.confidence for r in bare)
+    kept = ("prompt_id", "mode", "drafted", "verified", "accepted", "phases")
+    assert [[getattr(r, k) for k in kept] for r in bare] == [[getattr(r, k) for k in kept] for r in whole]
+
+
 def test_greedy_outputs_are_plain_decodings_and_a_wrong_token_would_show(decoded: Path) -> None:
     tables = decoding.load(decoded)
     result = study.summarise(tables, study.Config(resamples=50))

@@ -80,13 +80,15 @@ def drafter_rounds(
     target: TargetName = "tiny-qwen3",
     prompts: Annotated[int, typer.Option(help="Held-out prompts per domain and mode.")] = 60,
     temperatures: Annotated[list[float] | None, typer.Option(help="May be repeated; default: 0 and 1.")] = None,
+    confidence: Annotated[bool, typer.Option(help="Keep that of every slot: it is most of a file.")] = True,
     seed: Seed = 0,
     workers: Annotated[int, typer.Option(help="Processes; they change no number.")] = 2,
 ) -> None:
     """Decode held-out prompts with every trained drafter, and keep the Rounds."""
     from companion.experiments import drafter_rounds as study
 
-    config = study.Config(target=target, prompts=prompts, temperatures=tuple(temperatures or (0.0, 1.0)), seed=seed)
+    at = tuple(temperatures or (0.0, 1.0))
+    config = study.Config(target=target, prompts=prompts, temperatures=at, seed=seed, confidence=confidence)
     with resumable("the files that were done are kept"):
         paths = study.run(models, output, config, workers)
     for path in paths:

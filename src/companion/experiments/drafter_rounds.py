@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -38,6 +39,7 @@ class Config(BaseModel):
     max_new_tokens: int = 600
     max_batch: int = 30
     seed: int = 0
+    confidence: bool = True  # keep c_k of every slot: three quarters of a file's size
 
 
 class DrafterRun(BaseModel, frozen=True):
@@ -184,7 +186,8 @@ def _measure(config: Config, output: Path, item: tuple[DrafterRun, float]) -> st
         "outputs_crc32": [_digest(r) for r in results],
         "seconds": _seconds(results) | {"max_batch": config.max_batch},
     }
-    rounds = Rounds(all_rounds(results), provenance)
+    rows = all_rounds(results)
+    rounds = Rounds(rows if config.confidence else (replace(r, confidence=None) for r in rows), provenance)
     save_compact(rounds, _path(output, drafter, temperature))
     return f"{drafter.label}, T {temperature:g}: tau {committed_per_round(rounds):.2f}"
 
