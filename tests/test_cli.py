@@ -179,6 +179,26 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize(("depth", "layers"), [(8, (1, 2, 3, 4, 5)), (36, (1, 9, 17, 25, 33))])
+def test_the_layers_that_a_drafter_reads_follow_the_target(
+    call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, depth: int, layers: tuple[int, ...]
+) -> None:
+    from companion.training import drafter
+
+    asked: list[drafter.DrafterConfig] = []
+
+    def stop(config: drafter.DrafterConfig, *_: Any, **__: Any) -> None:
+        asked.append(config)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(drafter, "train_drafter", stop)
+    record = json.loads((data_folder() / "tiny-qwen3" / "config.json").read_text()) | {"num_hidden_layers": depth}
+    record["layer_types"] = ["full_attention"] * depth
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    assert call("train", "drafter", "--target", str(tmp_path))[0] == 1
+    assert asked[0].target_layers == layers
+
+
 def test_only_a_demand_has_a_verdict(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompt lookup is not asked for the draft model's accepted length, unless somebody asks."""
     from companion.experiments import evaluate_drafter as study

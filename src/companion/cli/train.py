@@ -103,12 +103,16 @@ def train_drafter(
 
     Resumes what is in --out. On several GPUs: torchrun --nproc-per-node 8 -m companion train drafter --device cuda ...
     """
+    from companion.engine.load import find_model
+    from companion.engine.target import Qwen3Shape
     from companion.training.drafter import DrafterConfig, dflash_config, train_drafter
     from companion.training.group import is_first
+    from companion.training.recipe import spread_layers
     from companion.training.regenerate import Regeneration
 
     common: dict[str, Any] = {
         "traces": Regeneration(target=target, seed=2, samples=samples, think_share=think_share),
+        "target_layers": spread_layers(Qwen3Shape.from_config(find_model(target).config()).layers),
         "layers": layers if kind in (DrafterKind.dspark, DrafterKind.dflash) else 1,
         "block_size": block_size,
         "seed": seed,
