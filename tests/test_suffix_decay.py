@@ -144,6 +144,18 @@ def test_a_killed_run_goes_on_and_other_settings_are_refused(
         anchor_survey.load(models)
 
 
+def test_top_k_filters_both_sides_and_is_part_of_what_a_file_is(models: Path, tmp_path: Path) -> None:
+    config = SMALL.model_copy(update={"temperatures": (0.7,), "top_k": 1, "anchors": 2, "every": 2})
+    (path,) = anchor_survey.run(models, tmp_path, config)
+    assert path.name == "dspark-0-T0.7-k1.npz"
+    recording = Recording.load(path)
+    assert recording.provenance["sampling"] == {"temperature": 0.7, "top_k": 1}
+    blocks = Blocks.concat([r.blocks for r in recording.responses])
+    assert (blocks.q == 1).all()  # one token is left on either side
+    assert set(np.unique(blocks.overlap)) <= {0, 1}
+    assert config.sampling(0.0).top_k is None
+
+
 def test_the_command_prints_one_object_and_its_verdict(recorded: Path, rounds: Path, tmp_path: Path) -> None:
     arguments = ["experiment", "decay", "--anchors", str(recorded), "--rounds", str(rounds), "--resamples", "40"]
     result = CliRunner().invoke(app, [*arguments, "--json", "--output", str(tmp_path / "x.json")])

@@ -126,6 +126,7 @@ def anchors(
     prompts: Annotated[int, typer.Option(help="Most held-out prompts taken for them, per domain and mode.")] = 60,
     every: Annotated[int, typer.Option(help="Draft at every n-th token; above 1 no loop can be followed.")] = 1,
     temperatures: Annotated[list[float] | None, typer.Option(help="May be repeated; default: 0 and 1.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Kept by target and drafter at temperatures above 0.")] = None,
     seed: Seed = 0,
     workers: Annotated[int, typer.Option(help="Processes; they change no number.")] = 2,
 ) -> None:
@@ -137,6 +138,7 @@ def anchors(
         anchors=anchors,
         prompts=prompts,
         every=every,
+        top_k=top_k,
         temperatures=tuple(temperatures or (0.0, 1.0)),
         seed=seed,
     )

@@ -33,7 +33,12 @@ Text = tuple[str, Domain, Mode, GenerationResult]  # prompt id, as in the Rounds
 class Config(drafter_rounds.Config):
     anchors: int = 1200  # of each domain and mode; `prompts` is the most that may be taken for them
     every: int = 1  # 1: every token of a response is an anchor
+    top_k: int | None = None  # kept by target and drafter at temperatures above 0
     max_batch: int = 12
+
+    def sampling(self, temperature: float) -> Sampling:
+        """What texts are decoded and blocks are drafted with."""
+        return Sampling(temperature, top_k=self.top_k if temperature else None)
 
 
 def run(models: Path, output: Path, config: Config | None = None, workers: int = 1) -> list[Path]:
@@ -55,7 +60,7 @@ def run(models: Path, output: Path, config: Config | None = None, workers: int =
         bar.set_postfix_str(line)
         bar.update()
     bar.close()
-    return [_path(output, *item) for item in work]
+    return [_path(config, output, *item) for item in work]
 
 
 def load(folder: Path) -> list[Recording]:
@@ -75,12 +80,14 @@ def _temperature(recording: Recording) -> float:
     return float(recording.provenance["sampling"]["temperature"])
 
 
-def _path(output: Path, drafter: DrafterRun, temperature: float) -> Path:
-    return output / f"{drafter.label}-T{temperature:g}.npz"
+def _path(config: Config, output: Path, drafter: DrafterRun, temperature: float) -> Path:
+    top_k = config.sampling(temperature).top_k
+    kept = f"-k{top_k}" if top_k else ""
+    return output / f"{drafter.label}-T{temperature:g}{kept}.npz"
 
 
 def _stored(config: Config, output: Path, drafter: DrafterRun, temperature: float) -> bool:
-    path = _path(output, drafter, temperature)
+    path = _path(config, output, drafter, temperature)
     if not path.exists():
         return False
     check_same_run(path, provenance_of(path), _identity(config, drafter, temperature))
@@ -90,6 +97,8 @@ def _stored(config: Config, output: Path, drafter: DrafterRun, temperature: floa
 def _identity(config: Config, drafter: DrafterRun, temperature: float) -> dict[str, Any]:
     identity = drafter_rounds.identity(config, drafter, temperature)
     identity["settings"] |= {"anchors": config.anchors, "every": config.every}
+    if top_k := config.sampling(temperature).top_k:
+        identity["sampling"] |= {"top_k": top_k}
     return identity
 
 
@@ -102,13 +111,13 @@ def _record(config: Config, output: Path, item: tuple[DrafterRun, float]) -> str
         recording = _recording(config, drafter, temperature)
     finally:
         torch.set_num_threads(threads)
-    recording.save(_path(output, drafter, temperature))
+    recording.save(_path(config, output, drafter, temperature))
     first = np.mean(np.concatenate([r.blocks.overlap[:, 0] for r in recording.responses]))
     return f"{drafter.label}, T {temperature:g}: {recording.anchors} anchors, position 1 {first:.2f}"
 
 
 def _recording(config: Config, drafter: DrafterRun, temperature: float) -> Recording:
-    target, sampling = _target(config.target), Sampling(temperature)
+    target, sampling = _target(config.target), config.sampling(temperature)
     model = companion.load_drafter(str(drafter.folder), target)
     assert model is not None
     taken = _texts(config.model_dump_json(), temperature)
@@ -144,6 +153,7 @@ def _texts(settings: str, temperature: float) -> list[Text]:
                 None,
                 [sample.prompt for sample in samples[done : done + config.max_batch]],
                 temperature=temperature,
+                top_k=config.sampling(temperature).top_k,
                 thinking=mode == "think",
                 max_new_tokens=config.max_new_tokens,
                 seed=config.seed,
