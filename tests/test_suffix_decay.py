@@ -144,12 +144,14 @@ def test_a_killed_run_goes_on_and_other_settings_are_refused(
         anchor_survey.load(models)
 
 
-def test_top_k_filters_both_sides_and_is_part_of_what_a_file_is(models: Path, tmp_path: Path) -> None:
-    config = SMALL.model_copy(update={"temperatures": (0.7,), "top_k": 1, "anchors": 2, "every": 2})
+def test_top_k_filters_both_sides_and_a_file_names_what_it_holds(models: Path, tmp_path: Path) -> None:
+    config = SMALL.model_copy(update={"temperatures": (0.7,), "top_k": 1, "anchors": 2, "every": 2, "modes": ("think",)})
     (path,) = anchor_survey.run(models, tmp_path, config)
     assert path.name == "dspark-0-T0.7-k1.npz"
     recording = Recording.load(path)
     assert recording.provenance["sampling"] == {"temperature": 0.7, "top_k": 1}
+    assert recording.provenance["thinking"] is True
+    assert {r.mode for r in recording.responses} == {"think"}
     blocks = Blocks.concat([r.blocks for r in recording.responses])
     assert (blocks.q == 1).all()  # one token is left on either side
     assert set(np.unique(blocks.overlap)) <= {0, 1}

@@ -127,11 +127,13 @@ def anchors(
     every: Annotated[int, typer.Option(help="Draft at every n-th token; above 1 no loop can be followed.")] = 1,
     temperatures: Annotated[list[float] | None, typer.Option(help="May be repeated; default: 0 and 1.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Kept by target and drafter at temperatures above 0.")] = None,
+    thinking: Annotated[bool | None, typer.Option(help="Only responses with thinking on, or off.")] = None,
     seed: Seed = 0,
     workers: Annotated[int, typer.Option(help="Processes; they change no number.")] = 2,
 ) -> None:
     """Draft at every token of the target's own responses with every trained drafter, and keep the blocks."""
     from companion.experiments import anchor_survey as study
+    from companion.training.corpus import MODES
 
     config = study.Config(
         target=target,
@@ -139,6 +141,7 @@ def anchors(
         prompts=prompts,
         every=every,
         top_k=top_k,
+        modes=MODES if thinking is None else ("think",) if thinking else ("no_think",),
         temperatures=tuple(temperatures or (0.0, 1.0)),
         seed=seed,
     )

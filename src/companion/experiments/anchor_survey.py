@@ -31,6 +31,7 @@ Text = tuple[str, Domain, Mode, GenerationResult]  # prompt id, as in the Rounds
 
 
 class Config(drafter_rounds.Config):
+    modes: tuple[Mode, ...] = MODES
     anchors: int = 1200  # of each domain and mode; `prompts` is the most that may be taken for them
     every: int = 1  # 1: every token of a response is an anchor
     top_k: int | None = None  # kept by target and drafter at temperatures above 0
@@ -99,6 +100,8 @@ def _identity(config: Config, drafter: DrafterRun, temperature: float) -> dict[s
     identity["settings"] |= {"anchors": config.anchors, "every": config.every}
     if top_k := config.sampling(temperature).top_k:
         identity["sampling"] |= {"top_k": top_k}
+    if config.modes != MODES:
+        identity["thinking"] = config.modes == ("think",)
     return identity
 
 
@@ -145,7 +148,7 @@ def _target(name: str) -> TextTarget:
 def _texts(settings: str, temperature: float) -> list[Text]:
     """The responses that all drafters walk along, made once a process."""
     config, found = Config.model_validate_json(settings), []
-    for domain, mode in product(DOMAINS, MODES):
+    for domain, mode in product(DOMAINS, config.modes):
         samples, anchors, done = held_out_samples(domain, mode, config.prompts, seed=config.seed), 0, 0
         while done < config.prompts and anchors < config.anchors:
             results = companion.generate(
