@@ -145,7 +145,9 @@ def test_a_killed_run_goes_on_and_other_settings_are_refused(
 
 
 def test_top_k_filters_both_sides_and_a_file_names_what_it_holds(models: Path, tmp_path: Path) -> None:
-    config = SMALL.model_copy(update={"temperatures": (0.7,), "top_k": 1, "anchors": 2, "every": 2, "modes": ("think",)})
+    config = SMALL.model_copy(
+        update={"temperatures": (0.7,), "top_k": 1, "anchors": 2, "every": 2, "modes": ("think",)}
+    )
     (path,) = anchor_survey.run(models, tmp_path, config)
     assert path.name == "dspark-0-T0.7-k1.npz"
     recording = Recording.load(path)
