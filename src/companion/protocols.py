@@ -8,6 +8,7 @@ One round of speculative decoding, in the order in which things become known::
     target.forward(batch, cache)      one ragged pass over anchors and admitted drafts
     accept / reject / resample        committed tokens
     drafter.observe(contexts, ...)    what the target saw; cache.rollback drops the rejected suffix
+    policy.observe(outcomes)          what became of the round, for decisions on later ones
 
 Nothing here imports anything of ours.
 """
@@ -152,9 +153,23 @@ class Frontier(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one request's draft, once its round is over and nothing of it can be decided any more."""
+
+    request: int
+    confidence: Sequence[float] | None  # [drafted], those of slots that were not verified too: all of it is past
+    verified: int
+    accepted: int  # committed drafts
+    rejected: bool  # a verified draft was turned down
+
+
 @runtime_checkable
 class Policy(Protocol):
-    """Decides how much to draft and how much of it to verify."""
+    """Decides how much to draft and how much of it to verify.
+
+    One that learns keeps what it learnt: give each run its own.
+    """
 
     name: str
 
@@ -164,6 +179,10 @@ class Policy(Protocol):
 
     def admit(self, frontier: Frontier) -> None:
         """Admit drafted slots, one after another, until enough."""
+        ...
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """The round that was decided last, request by request; it may shape the rounds to come."""
         ...
 
 

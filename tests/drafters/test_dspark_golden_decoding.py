@@ -9,6 +9,7 @@ from companion.engine.decode import Engine
 from companion.engine.request import Request, StopRule
 from companion.phase.tracker import PhaseTracker, ThinkTokens
 from companion.protocols import Context, Sampling
+from companion.scheduling.threshold import Threshold
 
 BEYOND = 8  # DeepSpec drafts whole blocks up to its cap; ours shortens the last ones, so let it run on
 THRESHOLDS = ("0.4", "0.6", "0.8")
@@ -50,25 +51,10 @@ def test_stop_tokens(name, number):
     assert request.finish_reason == "stop"
 
 
-class Threshold:
-    """DeepSpec's static rule: verify up to the first slot whose own confidence is too low."""
-
-    def __init__(self, threshold):
-        self.threshold, self.name = threshold, f"threshold-{threshold}"
-
-    def draft_depths(self, requests):
-        return [5] * len(requests)
-
-    def admit(self, frontier):
-        for row in range(len(frontier.requests)):
-            while (c := frontier.confidence(row)) is not None and c >= self.threshold:
-                frontier.admit(row)
-
-
 @pytest.mark.parametrize("threshold", THRESHOLDS)
 def test_confidence_thresholds(threshold):
     golden = read_json("e2e")["runs"]["dspark_easy"][f"temperature0_threshold{threshold}"]
-    policy = Threshold(float(threshold))
+    policy = Threshold(float(threshold), "slot", depth=5)  # the public code's static rule
     requests = decode_ids(target_of("dspark_easy"), drafter("dspark_easy"), prompts(), 48 + BEYOND, policy=policy)
     for request, run in zip(requests, golden, strict=True):
         same_rounds(request, run)

@@ -130,19 +130,20 @@ def decode(
     policy: Policy | Retrospective | None,
     prompts: Sequence[tuple[int, ...]],
     sampling: Sampling,
-    max_new_tokens: int,
+    max_new_tokens: int | Sequence[int],  # of all, or of each
     stops: frozenset[int] = frozenset(),
     *,
     max_batch: int | None = None,
     allow_lossy: bool = False,
 ) -> list[Request]:
     """The real engine on one branch; requests come back in the order of their prompts."""
+    caps = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
     engine = Engine(target, drafter, policy, max_batch=max_batch or len(prompts), allow_lossy=allow_lossy)
     requests = [
         Request(
             context=Context(i, list(prompt), sampling, BranchDraws(branch)),
             prompt_length=len(prompt),
-            stop=StopRule(max_new_tokens, stops),
+            stop=StopRule(caps[i], stops),
             tracker=PhaseTracker(NO_TAGS, prompt),
         )
         for i, prompt in enumerate(prompts)
@@ -170,11 +171,15 @@ def distance(one: Sequences, other: Sequences) -> float:
 
 
 def product(
-    law: Law, prompts: Sequence[tuple[int, ...]], max_new_tokens: int, stops: frozenset[int] = frozenset()
+    law: Law,
+    prompts: Sequence[tuple[int, ...]],
+    max_new_tokens: int | Sequence[int],  # of all, or of each
+    stops: frozenset[int] = frozenset(),
 ) -> Sequences:
     """The joint law of independent requests, sampled plainly at temperature 1."""
     joint: dict[tuple[Hashable, ...], float] = {(): 1.0}
-    for prompt in prompts:
-        alone = plain_law(law, prompt, Sampling(), max_new_tokens, stops)
+    caps = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
+    for prompt, cap in zip(prompts, caps, strict=True):
+        alone = plain_law(law, prompt, Sampling(), cap, stops)
         joint = {(*texts, text): a * b for texts, a in joint.items() for text, b in alone.items()}
     return dict(joint)

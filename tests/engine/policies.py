@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from companion.protocols import Frontier, RequestView
+from companion.protocols import Frontier, Outcome, RequestView
 
 
 class Threshold:
@@ -17,6 +17,8 @@ class Threshold:
         for row in range(len(frontier.requests)):
             while (confidence := frontier.confidence(row)) is not None and confidence > 0.4:
                 frontier.admit(row)
+
+    def observe(self, outcomes: list[Outcome]) -> None: ...
 
 
 class SharedBudget(Threshold):

@@ -81,9 +81,11 @@ class TableDrafter:
         *,
         max_depth: int = 15,
         ends_after: int | None = None,
+        confidence: Callable[[tuple[int, ...]], float] | None = None,
     ) -> None:
         self.vocab_size, self.law, self.mode, self.max_depth = vocab_size, law, mode, max_depth
         self.ends_after = ends_after
+        self.confidence = confidence or (lambda text: noise(text, 7))
         self.deterministic = mode == "greedy"
         self.known: dict[tuple[tuple[int, ...], Sampling], tuple[Tensor, float]] = {}
 
@@ -109,7 +111,7 @@ class TableDrafter:
     def _row(self, text: tuple[int, ...], sampling: Sampling) -> tuple[Tensor, float]:
         if (text, sampling) not in self.known:
             logits = torch.tensor(np.asarray(self.law(text))).log()[None]
-            self.known[text, sampling] = distribution(logits, sampling)[0], noise(text, 7)
+            self.known[text, sampling] = distribution(logits, sampling)[0], self.confidence(text)
         return self.known[text, sampling]
 
     def observe(self, contexts: Sequence[Context], features: Sequence[Tensor | None]) -> None: ...

@@ -18,7 +18,7 @@ from companion.engine.request import Request
 from companion.engine.target import ragged
 from companion.engine.verify import verify_block, verify_greedy
 from companion.kernels.probe import probe_reference
-from companion.protocols import Draft, Drafter, Policy, Target
+from companion.protocols import Draft, Drafter, Outcome, Policy, Target
 from companion.rounds import Round
 from companion.scheduling.fixed import FixedDepth
 from companion.scheduling.retrospective import Retrospective
@@ -150,11 +150,14 @@ class Engine:
         commits = self._verify(running, drafts, lengths, output.logits)
         features = self._settle(running, commits, batch.starts, output.features)
         verified = time.perf_counter()
+        outcomes = []
         for request in running:
             if request.rounds and request.rounds[-1].round == request.context.round:
                 row = request.rounds[-1]
                 row.draft_seconds, row.verify_seconds, row.batch = drafted - started, verified - drafted, len(running)
+                outcomes.append(Outcome(row.request, row.confidence, row.verified, row.accepted, row.rejected))
             request.context.round += 1
+        self.policy.observe(outcomes)
         self._release([r for r in running if r.finish_reason])
         if self.drafter is not None:
             alive = [(r.context, f) for r, f in zip(running, features, strict=True) if not r.finish_reason]

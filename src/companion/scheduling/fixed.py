@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from companion.protocols import Frontier, RequestView
+from companion.protocols import Frontier, Outcome, RequestView
 
 
 class FixedDepth:
@@ -23,3 +23,6 @@ class FixedDepth:
         for row in range(len(frontier.requests)):
             while frontier.admitted(row) < frontier.drafted(row):
                 frontier.admit(row)
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """Nothing of the past decides."""

@@ -1,0 +1,119 @@
+r"""What one engine step takes: SPS(B), steps per second with B tokens in the target's forward (paper, section 3.2.2).
+
+Kept are seconds, measured at some sizes, jagged as they come. Between two sizes time is interpolated linearly; below
+the smallest it is the smallest's, since a forward reads all weights however few tokens it has; above the largest it
+grows in proportion to the tokens, which is what a device does that has no idle arithmetic left. So SPS is never made
+up to be better than what was measured.
+
+A step also drafts. A drafter's time does not depend on what is verified, but it does decide how much verifying is
+worth: of a step that is mostly drafting, one more verified token is a small part. So a capacity holds both,
+
+    seconds(B, R) = draft(R) + verify(B),   SPS(B) = 1 / seconds(B, R)    for R requests,
+
+and ``draft`` is zero where the curve already speaks of whole steps, as in the paper's examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds over a size, at least at one size; sizes rise, gaps are fine. ValueError for what is no time."""
+
+    sizes: tuple[int, ...]  # [n]
+    seconds: tuple[float, ...]  # [n]
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) != len(self.seconds) or not self.sizes:
+            raise ValueError(
+                f"a curve needs a time for each size and one of them at least, got {len(self.sizes)} sizes and "
+                f"{len(self.seconds)} times"
+            )
+        if any(not hasattr(size, "__index__") or size < 1 for size in self.sizes) or any(
+            b <= a for a, b in zip(self.sizes, self.sizes[1:], strict=False)
+        ):
+            raise ValueError(f"sizes must be whole numbers from 1 on that rise, got {list(self.sizes)}")
+        if not all(np.isfinite(s) and s > 0 for s in self.seconds):
+            raise ValueError(f"times must be positive and finite, got {list(self.seconds)}; measure the sizes anew")
+
+    def __call__(self, size: ArrayLike) -> F64:  # [...] -> [...] seconds
+        """Interpolated in between, constant below the smallest size, proportional above the largest."""
+        wanted = np.asarray(size, dtype=np.float64)
+        inside = np.interp(wanted, self.sizes, self.seconds)
+        return np.asarray(inside * np.maximum(wanted / self.sizes[-1], 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """``verify`` over the tokens in a target forward and ``draft`` over the requests drafted for (None: no time)."""
+
+    verify: Curve
+    draft: Curve | None = None
+
+    @classmethod
+    def of_steps(cls, steps_per_second: Mapping[int, float] | Sequence[float]) -> Capacity:
+        """From SPS itself: {B: steps per second}, or a list that begins at B = 1. ValueError for zero or less."""
+        table = steps_per_second
+        if not isinstance(table, Mapping):
+            table = dict(enumerate(table, start=1))
+        if not all(np.isfinite(s) and s > 0 for s in table.values()):
+            raise ValueError(
+                f"steps per second must be positive and finite, got {table}; leave a size out that cannot be served"
+            )
+        sizes = sorted(table)
+        return cls(Curve(tuple(sizes), tuple(1.0 / table[size] for size in sizes)))
+
+    def seconds(self, tokens: ArrayLike, requests: int) -> F64:  # [...] -> [...]
+        """Of a step that verifies ``tokens`` in all, anchors included, and drafts for ``requests``."""
+        drafting = float(self.draft(requests)) if self.draft is not None and requests else 0.0
+        return np.asarray(self.verify(tokens) + drafting)
+
+    def steps_per_second(self, tokens: ArrayLike, requests: int) -> F64:  # [...] -> [...]
+        """SPS(B)."""
+        return np.asarray(1.0 / self.seconds(tokens, requests))
+
+    def at(self, context: float) -> Capacity:
+        """The curve at a mean context length: this one knows only one."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityTable:
+    """Curves at several mean context lengths, since attention reads what was said before.
+
+    Between two contexts times are interpolated linearly, beyond the longest they go on along the last two (never below
+    the longest's), below the shortest they are the shortest's. ValueError unless contexts rise and all curves have the
+    same sizes.
+    """
+
+    contexts: tuple[int, ...]  # [C]
+    curves: tuple[Curve, ...]  # [C] over tokens
+    draft: Curve | None = None
+    provenance: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        rising = all(b > a for a, b in zip(self.contexts, self.contexts[1:], strict=False))
+        if not self.contexts or len(self.contexts) != len(self.curves) or not rising or self.contexts[0] < 0:
+            raise ValueError(f"a capacity table needs a curve for each of some rising contexts, got {self.contexts}")
+        if len({curve.sizes for curve in self.curves}) > 1:
+            raise ValueError("all curves of a capacity table need the same sizes")
+
+    def at(self, context: float) -> Capacity:
+        """The curve at a mean context length."""
+        times = np.array([curve.seconds for curve in self.curves])  # [C, n]
+        x = np.array(self.contexts, dtype=np.float64)
+        if context > x[-1] and len(x) > 1:
+            slope = np.maximum(times[-1] - times[-2], 0.0) / (x[-1] - x[-2])
+            found = times[-1] + slope * (context - x[-1])
+        else:
+            found = np.array([np.interp(context, x, column) for column in times.T])
+        return Capacity(Curve(self.curves[0].sizes, tuple(found.tolist())), self.draft)

@@ -1,0 +1,75 @@
+r"""The deployed form of the prefix scheduler (paper, section 5.2): how much from the past, what from the present.
+
+So that scheduling costs no time between drafting and verifying, the number of slots K of a step is computed from the
+confidences of the step two before it, by a search over the whole of the path and without the early stop; the K best
+slots by the *present* confidences are then verified. It is lossless because K is known before any token of the step is
+drafted, and because the present ranking keeps prefixes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from companion.protocols import Frontier, Outcome
+from companion.scheduling.capacity import Capacity, CapacityTable
+from companion.scheduling.full_draft import FullDraft
+from companion.scheduling.prefix import global_tokens
+from companion.scheduling.ranking import Calibrate, admit_by_survival, as_drafted
+
+_ALL = 1 << 30  # slots: more than any batch drafts
+
+
+class LaggedTopK(FullDraft):
+    """K from confidences ``lag`` steps old, the current top K.
+
+    The batch of the past is not that of the present. Requests that have left since no longer count, and one that was
+    not there yet counts with the mean confidence of those that were; before there is any past, all is verified.
+    """
+
+    def __init__(
+        self,
+        capacity: Capacity | CapacityTable,
+        calibrate: Calibrate = as_drafted,
+        lag: int = 2,
+        depth: int | None = None,
+    ) -> None:
+        super().__init__(depth)
+        if not hasattr(lag, "__index__") or lag < 1:
+            raise ValueError(f"lag must be an integer of at least 1 step, got {lag!r}: the present may not be searched")
+        self.capacity, self.calibrate, self.lag = capacity, calibrate, int(lag)
+        self.name = f"lagged-top-k-{lag}"
+        self._past: deque[dict[int, Sequence[float]]] = deque(maxlen=self.lag)
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        self._past.append({o.request: o.confidence for o in outcomes if o.confidence})
+
+    def admit(self, frontier: Frontier) -> None:
+        left = self.slots(frontier)
+
+        def fits(_: float) -> bool:
+            nonlocal left
+            left -= 1
+            return left >= 0
+
+        admit_by_survival(frontier, fits, self.calibrate)
+
+    def slots(self, frontier: Frontier) -> int:
+        """K of this step."""
+        views = frontier.requests
+        old = self._past[0] if len(self._past) == self.lag else {}
+        if not views or not old:
+            return _ALL
+        width = max(map(len, old.values()))
+        table = np.zeros((len(views), width))
+        for row, view in enumerate(views):
+            given = old.get(view.request, ())
+            table[row, : len(given)] = [self.calibrate(k, c) for k, c in enumerate(given, start=1)]
+        there = np.array([view.request in old for view in views])
+        everyone = [[self.calibrate(k, c) for k, c in enumerate(row, start=1)] for row in old.values()]
+        means = [float(np.mean([row[k] for row in everyone if len(row) > k])) for k in range(width)]
+        table[~there] = means
+        capacity = self.capacity.at(sum(view.position for view in views) / len(views))
+        return global_tokens(table, capacity)
