@@ -187,7 +187,7 @@ def test_what_is_saved_is_loaded_again(kind, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"medusa_heads": None}, "no number 'medusa_heads': it is not that of Medusa heads"),
+        ({"medusa_heads": None}, "no number 'medusa_heads': expected a whole number, found None"),
         ({"medusa_heads": "4"}, "no number 'medusa_heads'"),
         ({"markov_rank": 8, "markov_head_type": "bigram"}, "must be vanilla, gated or rnn, got 'bigram'"),
         ({"medusa_heads": 0}, "heads must be at least 1, got 0"),

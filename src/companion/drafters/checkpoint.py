@@ -15,6 +15,14 @@ from torch import Tensor, nn
 from companion.engine.target import Qwen3Shape, Qwen3Target
 
 
+def layer_ids(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """The target layers that a drafter's config.json asks for; ValueError unless they are a list of whole numbers."""
+    found = config.get("target_layer_ids")
+    if not isinstance(found, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in found):
+        raise ValueError(f"target_layer_ids of the configuration must be a list of whole numbers, found {found!r}")
+    return tuple(found)
+
+
 def fill(
     model: nn.Module,  # parameters may be on the meta device
     weights: Mapping[str, Tensor],
@@ -23,8 +31,10 @@ def fill(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Make ``weights``, under their own names, the model's parameters. ValueError on a missing, surplus or misshapen
-    one."""
+    """Make ``weights``, under their own names, the model's parameters.
+
+    ValueError on a missing, surplus or misshapen one, on whole numbers in place of fractions, and on NaN or infinity.
+    """
     expected = dict(model.named_parameters())
     missing = sorted(expected.keys() - weights.keys())
     if missing:
@@ -40,10 +50,22 @@ def fill(
                 f"{key} of {name} has shape {tuple(weights[key].shape)}, its config.json says "
                 f"{tuple(parameter.shape)}: weights and config.json do not belong together"
             )
+        _check_values(weights[key], key, name)
     trained = {key for key, parameter in expected.items() if parameter.requires_grad}
     model.load_state_dict({key: weights[key].to(device, dtype) for key in expected}, assign=True)
     for key, parameter in model.named_parameters():
         parameter.requires_grad_(key in trained)
+
+
+def _check_values(weight: Tensor, key: str, name: str) -> None:
+    if weight.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        stored = str(weight.dtype).removeprefix("torch.")
+        raise ValueError(f"{key} of {name} is stored as {stored}: only plain bf16, fp16 or fp32 weights are read")
+    if not torch.isfinite(weight).all():
+        raise ValueError(
+            f"{key} of {name} holds NaN or infinity: its training broke down or the file is corrupt; take another "
+            "checkpoint"
+        )
 
 
 def write(

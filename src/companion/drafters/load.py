@@ -47,7 +47,9 @@ def load_drafter(
     name = "tiny-qwen3-draft" if name == "draft" else name
     try:
         folder = find_model(name, revision)
-        architectures = folder.config().get("architectures") or ()
+        architectures = folder.config().get("architectures") or []
+        if not isinstance(architectures, list):
+            raise ValueError(f"architectures in its config.json must be a list of names, found {architectures!r}")
     except ValueError as error:
         raise _unknown(name, error) from error
     options: dict[str, Any] = {

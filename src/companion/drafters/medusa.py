@@ -39,6 +39,7 @@ from companion.drafters.dspark.heads import ConfidenceHead, markov_head
 from companion.drafters.dspark.sequential import draft_blocks
 from companion.drafters.neural import DrafterOptions, NeuralDrafter
 from companion.engine.load import ModelFolder
+from companion.engine.numbers import whole
 from companion.engine.target import Qwen3Shape, Qwen3Target
 from companion.protocols import Context, Draft
 
@@ -77,16 +78,13 @@ class MedusaConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> MedusaConfig:
         """Read config.json, which is the target's with a few entries more."""
-        missing = [key for key in ("medusa_heads", "target_layer_id") if not isinstance(config.get(key), int)]
-        if missing:
-            raise ValueError(f"the configuration has no number {missing[0]!r}: it is not that of Medusa heads")
         return cls(
             Qwen3Shape.from_config(config),
-            config["medusa_heads"],
-            config["target_layer_id"],
-            config.get("markov_rank", 0),
-            config.get("markov_head_type", "vanilla"),
-            config.get("confidence_head", False),
+            whole(config, "medusa_heads", least=None),
+            whole(config, "target_layer_id", least=None),
+            whole(config, "markov_rank", least=None, default=0),
+            config.get("markov_head_type") or "vanilla",
+            bool(config.get("confidence_head", False)),
         )
 
     def to_dict(self) -> dict[str, Any]:

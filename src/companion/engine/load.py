@@ -250,11 +250,13 @@ def _eos(path: Path, config: dict[str, Any], tokenizer: Any) -> frozenset[int]:
 
 def _read_json(path: Path, hint: str) -> dict[str, Any]:
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ValueError(f"{path.parent} has no {path.name}: {hint}") from error
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"{path} holds {type(record).__name__} and not a JSON object; fetch it again")
     return record
 
 

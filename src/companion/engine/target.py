@@ -18,6 +18,7 @@ from torch import Tensor
 from companion.engine.attention import AttentionPlan, Plan
 from companion.engine.cache import Cache
 from companion.engine.norm import RMSNorm
+from companion.engine.numbers import positive, rope_theta, whole
 from companion.protocols import KVCache, RaggedBatch, TargetOutput
 
 
@@ -46,9 +47,13 @@ class Qwen3Shape:
                 "recurrent state cannot be rolled back by a length"
             )
         needed = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
-        missing = [key for key in needed if not isinstance(config.get(key), int)]
-        if missing:
-            raise ValueError(f"the configuration has no number {missing[0]!r}: it is not a whole Qwen3 config.json")
+        vocab_size, hidden, layers, heads, max_context = (whole(config, key) for key in needed)
+        kv_heads = whole(config, "num_key_value_heads", default=heads)
+        head_dim = whole(config, "head_dim", default=hidden // heads)
+        if heads % kv_heads:
+            raise ValueError(f"{heads} attention heads cannot share {kv_heads} key/value heads evenly")
+        if head_dim % 2:
+            raise ValueError(f"head_dim is {head_dim}, and the rotary embedding turns pairs: it must be even")
         if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or ()):
             raise ValueError("the model uses sliding-window attention, whose cache cannot be rolled back by a length")
         if config.get("attention_bias"):
@@ -57,22 +62,16 @@ class Qwen3Shape:
             raise ValueError("the weights are quantized, and this engine reads plain bf16, fp16 or fp32 weights only")
         if config.get("hidden_act", "silu") != "silu":
             raise ValueError(f"the model's activation is {config['hidden_act']!r}; Qwen3 has 'silu'")
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        rope_type = rope.get("rope_type") or rope.get("type") or "default"  # "type" is the older name
-        if rope_type != "default":
-            raise ValueError(f"rope_type {rope_type!r} is not supported; only the default rotary embedding is")
-        theta = rope.get("rope_theta") or config.get("rope_theta") or 1e4  # transformers' default
-        heads = config["num_attention_heads"]
         return cls(
-            vocab_size=config["vocab_size"],
-            hidden=config["hidden_size"],
-            layers=config["num_hidden_layers"],
-            heads=heads,
-            kv_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-            eps=config.get("rms_norm_eps", 1e-6),
-            rope_theta=float(theta),
-            max_context=config["max_position_embeddings"],
+            vocab_size,
+            hidden,
+            layers,
+            heads,
+            kv_heads,
+            head_dim,
+            eps=positive(config, "rms_norm_eps", 1e-6),
+            rope_theta=rope_theta(config),
+            max_context=max_context,
             tied=bool(config.get("tie_word_embeddings", False)),
         )
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from companion.drafters.checkpoint import layer_ids
+from companion.engine.numbers import whole
 from companion.engine.target import Qwen3Shape
 
 DEEPSPEC = "Qwen3DSparkModel"
@@ -46,6 +48,10 @@ class DSparkConfig:
             raise ValueError(
                 f"block_size is {self.block_size}, which leaves nothing to predict: it must be at least "
                 f"{1 if self.anchor_predicts else 2}"
+            )
+        if self.block_size > self.shape.max_context:
+            raise ValueError(
+                f"block_size is {self.block_size}, more than the {self.shape.max_context} positions the drafter knows"
             )
         if not self.target_layer_ids:
             raise ValueError("target_layer_ids is empty: a drafter reads the outputs of at least one target layer")
@@ -83,27 +89,23 @@ class DSparkConfig:
     def from_dict(cls, config: Mapping[str, Any]) -> DSparkConfig:
         """Read config.json of either layout; ValueError names what is missing or not computed here."""
         z_lab = Z_LAB in (config.get("architectures") or ())
-        own = {**config, **(config.get("dflash_config") or {})} if z_lab else config
-        needed = ("intermediate_size", "block_size", "mask_token_id")
-        missing = [key for key in needed if not isinstance(own.get(key), int)]
-        layer_ids = own.get("target_layer_ids")
-        if not isinstance(layer_ids, list) or not all(isinstance(i, int) for i in layer_ids):
-            missing.append("target_layer_ids")
-        if missing:
-            raise ValueError(f"the configuration has no number {missing[0]!r}, as a DSpark or DFlash drafter's has")
+        inner = config.get("dflash_config") or {}
+        if not isinstance(inner, Mapping):
+            raise ValueError(f"dflash_config of the configuration must be an object, found {inner!r}")
+        own = {**config, **inner} if z_lab else config
         if own.get("is_causal") or own.get("causal"):
             raise ValueError("the drafter is causal inside its block, and this backbone sees the whole block at once")
         beyond = next((key for key in ("conv_kernel_size", "selector_rank", "projector_type") if own.get(key)), None)
         if beyond is not None:
             raise ValueError(f"the drafter's configuration asks for {beyond!r}, which plain DFlash does not have")
-        rank = own.get("markov_rank") or 0
+        rank = whole(own, "markov_rank", least=None, default=0)
         return cls(
             shape=Qwen3Shape.from_config(config),
-            mlp_width=own["intermediate_size"],
-            block_size=own["block_size"],
-            target_layer_ids=tuple(layer_ids or ()),
-            mask_token_id=own["mask_token_id"],
-            num_target_layers=own.get("num_target_layers"),
+            mlp_width=whole(own, "intermediate_size"),
+            block_size=whole(own, "block_size", least=None),
+            target_layer_ids=layer_ids(own),
+            mask_token_id=whole(own, "mask_token_id", least=None),
+            num_target_layers=None if own.get("num_target_layers") is None else whole(own, "num_target_layers"),
             markov_rank=rank,
             markov_head_type=own.get("markov_head_type") or "vanilla",
             confidence_head=bool(own.get("enable_confidence_head", False)),

@@ -25,9 +25,9 @@ def load_eagle3(folder: ModelFolder, target: Qwen3Target) -> Eagle3:
     except ValueError as error:
         raise ValueError(f"cannot use {folder.path} as a drafter: {error}") from error
     check_target(folder.name, config.shape, config.target_layer_ids, config.num_target_layers, target)
-    weights = {key: weight.to(target.device, target.dtype) for key, weight in folder.weights().items()}
+    weights = folder.weights()
     for key, shared in (("embed_tokens.weight", target.embedding), ("lm_head.weight", target.head)):
-        if key in weights and torch.equal(weights[key], shared):
+        if key in weights and torch.equal(weights[key].to(shared), shared):
             weights[key] = shared
     with torch.device("meta"):
         model = Eagle3(config)

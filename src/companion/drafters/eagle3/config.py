@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from companion.drafters.checkpoint import layer_ids
+from companion.engine.numbers import positive, whole
 from companion.engine.target import Qwen3Shape
 
 ARCHITECTURE = "Qwen3Eagle3Model"
@@ -27,18 +29,12 @@ class Eagle3Config:
             raise ValueError(f"an Eagle3 drafter has one layer, its configuration says {self.shape.layers}")
         if not self.target_layer_ids:
             raise ValueError("target_layer_ids is empty: a drafter reads the outputs of at least one target layer")
-        if not all(isinstance(i, int) for i in self.target_layer_ids):
-            raise ValueError(f"target_layer_ids must be whole numbers, got {list(self.target_layer_ids)}")
         if self.ttt_length < 1:
             raise ValueError(f"ttt_length must be at least 1, got {self.ttt_length}")
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Eagle3Config:
         """Read config.json; ValueError names what is missing or not supported."""
-        needed = ("intermediate_size", "num_target_layers", "target_layer_ids")
-        missing = [key for key in needed if config.get(key) is None]
-        if missing:
-            raise ValueError(f"the configuration has no {missing[0]!r}: it is not that of an Eagle3 drafter")
         shape = Qwen3Shape.from_config(config)
         if config.get("draft_vocab_size", shape.vocab_size) != shape.vocab_size:
             raise ValueError(
@@ -47,11 +43,11 @@ class Eagle3Config:
             )
         return cls(
             shape=shape,
-            mlp_width=config["intermediate_size"],
-            target_layer_ids=tuple(config["target_layer_ids"]),
-            num_target_layers=config["num_target_layers"],
-            ttt_length=config.get("ttt_length", 7),
-            step_loss_decay=config.get("step_loss_decay", 0.8),
+            mlp_width=whole(config, "intermediate_size"),
+            target_layer_ids=layer_ids(config),
+            num_target_layers=whole(config, "num_target_layers"),
+            ttt_length=whole(config, "ttt_length", least=None, default=7),
+            step_loss_decay=positive(config, "step_loss_decay", 0.8),
         )
 
     def to_dict(self) -> dict[str, Any]:
