@@ -51,6 +51,15 @@ def test_context_as_a_second_axis():
     assert float(CapacityTable((64,), (Curve((1,), (3.0,)),)).at(900).seconds(1, 1)) == 3.0
 
 
+def test_keys_and_values_are_read_once_a_request_and_drafting_is_for_those_that_draft():
+    capacity = Capacity(Curve((1, 10), (1.0, 1.0)), Curve((1, 2), (1.0, 3.0)), read=0.25)
+    assert float(capacity.seconds(10, 2)) == 1.0 + 0.5 + 3.0
+    assert float(capacity.seconds(10, 2, drafted=1)) == 1.0 + 0.5 + 1.0
+    assert float(capacity.seconds(10, 2, drafted=0)) == 1.0 + 0.5
+    table = CapacityTable((100, 200), (Curve((1,), (1.0,)),) * 2, reads=(0.1, 0.3))
+    assert [float(table.at(context).seconds(1, 10)) for context in (50, 150, 300)] == pytest.approx([2.0, 3.0, 6.0])
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -62,6 +71,8 @@ def test_context_as_a_second_axis():
         (lambda: Curve((1, 1), (1.0, 1.0)), "that rise"),
         (lambda: Curve((1, 2), (1.0,)), "2 sizes and 1 times"),
         (lambda: Curve((1,), (-1.0,)), "positive and finite"),
+        (lambda: Capacity(Curve((1,), (1.0,)), read=-1.0), "at least 0"),
+        (lambda: CapacityTable((1, 2), (Curve((1,), (1.0,)),) * 2, reads=(1.0,)), "1 reading times for 2"),
         (lambda: CapacityTable((), ()), "some rising contexts"),
         (lambda: CapacityTable((2, 1), (Curve((1,), (1.0,)),) * 2), "some rising contexts"),
         (lambda: CapacityTable((1, 2), (Curve((1,), (1.0,)), Curve((2,), (1.0,)))), "the same sizes"),

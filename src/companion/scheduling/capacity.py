@@ -8,9 +8,11 @@ up to be better than what was measured.
 A step also drafts. A drafter's time does not depend on what is verified, but it does decide how much verifying is
 worth: of a step that is mostly drafting, one more verified token is a small part. So a capacity holds both,
 
-    seconds(B, R) = draft(R) + verify(B),   SPS(B) = 1 / seconds(B, R)    for R requests,
+    seconds(B, R) = draft(R) + verify(B) + R read,   SPS(B) = 1 / seconds(B, R)    for R requests,
 
-and ``draft`` is zero where the curve already speaks of whole steps, as in the paper's examples.
+and ``draft`` is zero where the curve already speaks of whole steps, as in the paper's examples. ``read`` is what a
+request costs however much of it is verified: its keys and values, read once a step. A curve that was measured holds
+that already, for the requests it was measured with, and ``read`` is zero.
 """
 
 from __future__ import annotations
@@ -54,10 +56,16 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """``verify`` over the tokens in a target forward and ``draft`` over the requests drafted for (None: no time)."""
+    """``verify`` over the tokens in a target forward, ``draft`` over the requests drafted for (None: no time), and
+    ``read`` seconds for each request. ValueError for a ``read`` that is no time."""
 
     verify: Curve
     draft: Curve | None = None
+    read: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.read) and self.read >= 0):
+            raise ValueError(f"reading a request's keys and values takes a finite time of at least 0, got {self.read}")
 
     @classmethod
     def of_steps(cls, steps_per_second: Mapping[int, float] | Sequence[float]) -> Capacity:
@@ -72,10 +80,12 @@ class Capacity:
         sizes = sorted(table)
         return cls(Curve(tuple(sizes), tuple(1.0 / table[size] for size in sizes)))
 
-    def seconds(self, tokens: ArrayLike, requests: int) -> F64:  # [...] -> [...]
-        """Of a step that verifies ``tokens`` in all, anchors included, and drafts for ``requests``."""
-        drafting = float(self.draft(requests)) if self.draft is not None and requests else 0.0
-        return np.asarray(self.verify(tokens) + drafting)
+    def seconds(self, tokens: ArrayLike, requests: int, drafted: int | None = None) -> F64:  # [...] -> [...]
+        """Of a step of ``requests`` with ``tokens`` in all, anchors included, that drafts for ``drafted`` of them
+        (None: for all)."""
+        count = requests if drafted is None else drafted
+        drafting = float(self.draft(count)) if self.draft is not None and count else 0.0
+        return np.asarray(self.verify(tokens) + self.read * requests + drafting)
 
     def steps_per_second(self, tokens: ArrayLike, requests: int) -> F64:  # [...] -> [...]
         """SPS(B)."""
@@ -91,13 +101,14 @@ class CapacityTable:
     """Curves at several mean context lengths, since attention reads what was said before.
 
     Between two contexts times are interpolated linearly, beyond the longest they go on along the last two (never below
-    the longest's), below the shortest they are the shortest's. ValueError unless contexts rise and all curves have the
-    same sizes.
+    the longest's), below the shortest they are the shortest's. ``reads`` has the `Capacity.read` of each context, or
+    nothing for none. ValueError unless contexts rise and all curves have the same sizes.
     """
 
     contexts: tuple[int, ...]  # [C]
     curves: tuple[Curve, ...]  # [C] over tokens
     draft: Curve | None = None
+    reads: tuple[float, ...] = ()  # [C] or none
     provenance: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -106,14 +117,21 @@ class CapacityTable:
             raise ValueError(f"a capacity table needs a curve for each of some rising contexts, got {self.contexts}")
         if len({curve.sizes for curve in self.curves}) > 1:
             raise ValueError("all curves of a capacity table need the same sizes")
+        if self.reads and len(self.reads) != len(self.contexts):
+            raise ValueError(f"got {len(self.reads)} reading times for {len(self.contexts)} contexts; give one of each")
 
     def at(self, context: float) -> Capacity:
         """The curve at a mean context length."""
-        times = np.array([curve.seconds for curve in self.curves])  # [C, n]
+        reads = self.reads or (0.0,) * len(self.contexts)
+        times = np.array([(*curve.seconds, read) for curve, read in zip(self.curves, reads, strict=True)])  # [C, n + 1]
         x = np.array(self.contexts, dtype=np.float64)
         if context > x[-1] and len(x) > 1:
             slope = np.maximum(times[-1] - times[-2], 0.0) / (x[-1] - x[-2])
             found = times[-1] + slope * (context - x[-1])
         else:
-            found = np.array([np.interp(context, x, column) for column in times.T])
-        return Capacity(Curve(self.curves[0].sizes, tuple(found.tolist())), self.draft)
+            above = min(int(np.searchsorted(x, context)), len(x) - 1)
+            below = max(above - 1, 0)
+            share = (np.clip(context, x[below], x[above]) - x[below]) / max(x[above] - x[below], 1.0)
+            found = times[below] + share * (times[above] - times[below])
+        *seconds, read = found.tolist()
+        return Capacity(Curve(self.curves[0].sizes, tuple(seconds)), self.draft, read)

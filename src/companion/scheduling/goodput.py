@@ -61,8 +61,8 @@ class Goodput:
         count = len(requests)
         capacity = self.capacity.at(sum(view.position for view in requests) / count)
         depths = np.arange(self.max_depth + 1)
-        drafting = np.where(depths > 0, capacity.seconds(count, count) - capacity.verify(count), 0.0)
-        seconds = capacity.verify(count * (1 + depths)) + drafting
+        plain = capacity.seconds(count, count, drafted=0)
+        seconds = np.where(depths > 0, capacity.seconds(count * (1 + depths), count), plain)
         depth = int(np.argmax(tau(self.rate, depths) / seconds))
         self._idle = 0 if depth else self._idle + 1
         if self._idle == self.explore:
