@@ -168,6 +168,32 @@ def decay(
     report(study, result, as_json)
 
 
+@experiment.command("calibration")
+def calibration(
+    anchors: Annotated[
+        Path | None, typer.Option(help="Stored blocks of one drafter, at several samplings; default: the book's.")
+    ] = None,
+    rounds: Annotated[
+        list[Path] | None, typer.Option(help="Rounds files of the same drafter's real loop; may be repeated.")
+    ] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples over prompts.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    temperatures: Annotated[Path | None, typer.Option(help="Store the fitted temperatures for a scheduler.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Does a temperature mend the confidence head: by position, domain, phase and sampling. Exit 0, 1 or 3."""
+    from companion.engine.load import data_folder
+    from companion.experiments import calibration as study
+
+    results = data_folder() / "results"
+    own = [results / "drafters" / f"dspark-0-T{t}.npz" for t in (0, 1)]
+    loop = rounds if rounds is not None or anchors is not None else own
+    config = study.Config(resamples=resamples, seed=seed)
+    result = study.run(anchors or results / "calibration", loop or [], output, temperatures, config)
+    report(study, result, as_json)
+
+
 @experiment.command("ablations")
 def ablations(
     rounds: Annotated[
