@@ -263,9 +263,9 @@ DAMAGE = {
     ),
     "rnn head": (edit(markov_head_type="rnn"), "lack 'markov_head.joint_proj.bias'"),
     "NaN": (weight(lambda w: w["confidence_head.proj.bias"].fill_(torch.nan)), "bias of .* holds NaN or infinity"),
-    "whole numbers": (
-        weight(lambda w: w.update({"fc.weight": w["fc.weight"].to(torch.int8)})),
-        "fc.weight of .* is stored as int8: only plain bf16, fp16 or fp32 weights are read",
+    "int8": (
+        weight(lambda w: w.update({"fc.weight": w["fc.weight"].char()})),
+        "fc.weight of .* is stored as int8: only",
     ),
     "cut": (cut, "is not a whole safetensors file .*fetch or train it again"),
     "corrupt": (corrupt, "is not a whole safetensors file"),
