@@ -2,11 +2,11 @@
 
 import pytest
 from drafters.micro import micro
-from engine.enumeration import distance, engine_law, plain_law, product
 from engine.policies import Threshold
-from engine.tables import TableTarget, random_law
 
 from companion.drafters.dspark.drafter import DSparkDrafter
+from companion.exact.laws import distance, engine_law, plain_law, product
+from companion.exact.tables import TableTarget, random_law
 from companion.protocols import Sampling
 from companion.scheduling.fixed import FixedDepth
 

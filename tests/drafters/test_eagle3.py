@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from drafters.eagle3_fitted import VOCAB, fitted_eagle3, greedy_texts, prompts, random_eagle3, target
-from engine.enumeration import distance, engine_law, plain_law
 from engine.models import decode_ids
-from engine.tables import TableTarget, random_law
 
 from companion.drafters.eagle3.config import Eagle3Config
 from companion.drafters.eagle3.drafter import Eagle3Drafter
@@ -17,6 +15,8 @@ from companion.drafters.eagle3.model import Eagle3
 from companion.engine.draws import KeyedDraws
 from companion.engine.sampling import distribution
 from companion.engine.target import Qwen3Shape, single
+from companion.exact.laws import distance, engine_law, plain_law
+from companion.exact.tables import TableTarget, random_law
 from companion.protocols import Context, Drafter, Sampling
 from companion.scheduling.fixed import FixedDepth
 from companion.training.eagle3_loss import unrolled

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from drafters.eagle3_fitted import greedy_texts, prompts, target
-from engine.enumeration import distance, engine_law, plain_law
 from engine.models import decode_ids, edit_json, ours, reference_model
-from engine.tables import TableTarget, random_law
 from safetensors.torch import load_file
 
 from companion.drafters.load import load_drafter
@@ -15,6 +13,8 @@ from companion.drafters.medusa import MedusaConfig, MedusaDrafter, MedusaModel, 
 from companion.engine.draws import KeyedDraws
 from companion.engine.load import ModelFolder
 from companion.engine.target import Qwen3Shape, ragged, single
+from companion.exact.laws import distance, engine_law, plain_law
+from companion.exact.tables import TableTarget, random_law
 from companion.protocols import Context, Drafter, Sampling
 from companion.scheduling.fixed import FixedDepth
 from companion.training.anchors import pack_blocks

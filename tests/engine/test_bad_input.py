@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from engine.enumeration import NO_TAGS
 from engine.models import decode_ids, ours, reference_model, text_target
 
 import companion
@@ -13,6 +12,7 @@ from companion.engine.decode import Engine
 from companion.engine.draws import KeyedDraws
 from companion.engine.generate import generate, stream
 from companion.engine.request import Request, StopRule
+from companion.exact.laws import NO_TAGS
 from companion.phase.tracker import PhaseTracker
 from companion.protocols import Context, Sampling
 from companion.scheduling.fixed import FixedDepth

@@ -2,16 +2,16 @@
 
 import pytest
 import torch
-from engine.enumeration import NO_TAGS
 from engine.models import reference_model
 from engine.policies import SharedBudget, Threshold
-from engine.tables import TableDrafter, TableTarget, random_law
 
 from companion.engine.cache import Cache
 from companion.engine.decode import Engine
 from companion.engine.draws import KeyedDraws, request_key
 from companion.engine.request import Request, StopRule
 from companion.engine.target import Qwen3Shape, ragged, single
+from companion.exact.laws import NO_TAGS
+from companion.exact.tables import TableDrafter, TableTarget, random_law
 from companion.phase.tracker import PhaseTracker
 from companion.protocols import Context, Sampling
 from companion.scheduling.fixed import FixedDepth

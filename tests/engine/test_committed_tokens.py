@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine.tables import TableDrafter, TableTarget, random_law
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from companion import metrics
 from companion.engine.decode import Engine
 from companion.engine.draws import KeyedDraws, request_key
 from companion.engine.request import Request, StopRule
+from companion.exact.tables import TableDrafter, TableTarget, random_law
 from companion.phase.tracker import PhaseTracker, ThinkTokens
 from companion.protocols import Context, Sampling
 from companion.scheduling.fixed import FixedDepth

@@ -4,11 +4,11 @@ The law of what the engine emits, summed over all branches, equals the law of pl
 """
 
 import pytest
-from engine.enumeration import decode, distance, engine_law, exact_law, plain_law, product
 from engine.policies import DepthFromLength, LooksAtTheNeighbour, SharedBudget, Threshold
-from engine.tables import TableDrafter, TableTarget, random_law, sparse_law
 
 from companion.drafters.lookup import LookupDrafter
+from companion.exact.laws import decode, distance, engine_law, exact_law, plain_law, product
+from companion.exact.tables import TableDrafter, TableTarget, random_law, sparse_law
 from companion.protocols import Sampling
 from companion.scheduling.fixed import FixedDepth
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from engine.enumeration import decode, distance, engine_law, exact_law, plain_law, product
 from engine.policies import DepthFromLength
-from engine.tables import TableDrafter, TableTarget, random_law
 
 from companion.acceptance import residual, step_law
 from companion.engine.decode import Engine
 from companion.engine.frontier import DraftFrontier
+from companion.exact.laws import decode, distance, engine_law, exact_law, plain_law, product
+from companion.exact.tables import TableDrafter, TableTarget, random_law
 from companion.protocols import Draft, Sampling
 from companion.scheduling.fixed import FixedDepth
 from companion.scheduling.retrospective import Retrospective

@@ -2,12 +2,12 @@
 
 import pytest
 from engine.models import byte_tokenizer, text_target
-from engine.tables import TableDrafter, TableTarget, script_law
 from hypothesis import given
 from hypothesis import strategies as st
 
 from companion.drafters.lookup import LookupDrafter
 from companion.engine.generate import generate
+from companion.exact.tables import TableDrafter, TableTarget, script_law
 from companion.metrics import phase_counts, straddle_rate
 from companion.phase.tracker import PhaseTracker, ThinkTokens, straddles
 from companion.scheduling.fixed import FixedDepth

@@ -7,9 +7,9 @@ one another.
 
 import numpy as np
 import pytest
-from engine.enumeration import decode, distance, exact_law, product
-from engine.tables import TableDrafter, TableTarget, noise, random_law, sparse_law
 
+from companion.exact.laws import decode, distance, exact_law, product
+from companion.exact.tables import TableDrafter, TableTarget, noise, random_law, sparse_law
 from companion.protocols import Sampling
 from companion.scheduling.capacity import Capacity, CapacityTable, Curve
 from companion.scheduling.fixed import FixedDepth

@@ -8,9 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from engine.enumeration import NO_TAGS
 from engine.models import decode_ids, ours, reference_model
-from engine.tables import TableDrafter, TableTarget
 
 from companion.drafters.lookup import LookupDrafter
 from companion.drafters.model import ModelDrafter
@@ -18,6 +16,8 @@ from companion.engine.decode import Engine
 from companion.engine.draws import KeyedDraws, inverse_cdf, request_key
 from companion.engine.request import Request, StopRule
 from companion.engine.sampling import distribution
+from companion.exact.laws import NO_TAGS
+from companion.exact.tables import TableDrafter, TableTarget
 from companion.phase.tracker import PhaseTracker
 from companion.protocols import Context, Sampling
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from engine.models import byte_tokenizer, save_model, text_target
-from engine.tables import TableDrafter, TableTarget, script_law
 from safetensors.torch import load_file, save_file
 from tokenizers import processors
 
 from companion import FixedDepth, generate, load_drafter, load_target, stream
 from companion.drafters.lookup import LookupDrafter
+from companion.exact.tables import TableDrafter, TableTarget, script_law
 
 OPTIONS = {"max_new_tokens": 4, "stop_token_ids": ()}
 

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine.enumeration import engine_law, plain_law, processed
 from engine.fit import Fit
 from engine.models import ours, reference_model
-from engine.tables import TableDrafter, TableTarget
 
 from companion.drafters.lookup import LookupDrafter
 from companion.drafters.model import ModelDrafter
 from companion.engine.decode import Engine
 from companion.engine.draws import KeyedDraws, request_key
 from companion.engine.request import Request, StopRule
+from companion.exact.laws import engine_law, plain_law, processed
+from companion.exact.tables import TableDrafter, TableTarget
 from companion.phase.tracker import PhaseTracker, ThinkTokens
 from companion.protocols import Context, Draft, Sampling
 from companion.scheduling.fixed import FixedDepth

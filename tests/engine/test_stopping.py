@@ -1,15 +1,15 @@
 """Where a response ends: stop tokens, stop strings and the cap, inside blocks and across them."""
 
 import pytest
-from engine.enumeration import NO_TAGS
 from engine.models import byte_tokenizer, text_target
-from engine.tables import TableDrafter, TableTarget, script_law
 
 from companion.drafters.lookup import LookupDrafter
 from companion.engine.decode import Engine
 from companion.engine.draws import KeyedDraws, request_key
 from companion.engine.generate import generate, stream
 from companion.engine.request import Request, StopRule
+from companion.exact.laws import NO_TAGS
+from companion.exact.tables import TableDrafter, TableTarget, script_law
 from companion.phase.tracker import PhaseTracker
 from companion.protocols import Context, Sampling
 from companion.scheduling.fixed import FixedDepth

@@ -6,10 +6,10 @@ request 1 in both cases.
 """
 
 import pytest
-from engine.enumeration import distance, engine_law, product
-from engine.tables import TableDrafter, TableTarget
 
 from companion.engine.frontier import DraftFrontier
+from companion.exact.laws import distance, engine_law, product
+from companion.exact.tables import TableDrafter, TableTarget
 from companion.protocols import Draft, RequestView, Sampling
 from companion.scheduling.capacity import Capacity
 from companion.scheduling.full_draft import FullDraft

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from engine.tables import Law, TableTarget
+from numpy.typing import NDArray
 from torch import Tensor
 
 from companion.engine.decode import Engine
 from companion.engine.request import Request, StopRule
+from companion.exact.tables import Law, Row, TableTarget
 from companion.phase.tracker import PhaseTracker, ThinkTokens
 from companion.protocols import Context, Drafter, Policy, Sampling
 from companion.scheduling.retrospective import Retrospective
@@ -20,7 +23,7 @@ from companion.scheduling.retrospective import Retrospective
 NO_TAGS = ThinkTokens(None, None)
 
 
-def processed(row: Sequence[float], sampling: Sampling) -> np.ndarray:
+def processed(row: Row, sampling: Sampling) -> NDArray[np.float64]:
     """Temperature, top-k, top-p and min-p as the papers describe them, token by token (no code of the package)."""
     p = np.asarray(row, dtype=np.float64)
     if sampling.temperature == 0.0:
@@ -71,7 +74,8 @@ class Branch:
     """One path through the tree of all random choices: the given turns first, then the first option each time."""
 
     def __init__(self, turns: Sequence[int]) -> None:
-        self.turns, self.options = list(turns), []
+        self.turns = list(turns)
+        self.options: list[int] = []
         self.weight = 1.0
 
     def choose(self, weighted: Sequence[tuple[int, float]]) -> int:
@@ -89,7 +93,8 @@ class BranchDraws:
     """The `Draws` of one request on a branch; a purpose and position may be asked for once, as the keyed draws need."""
 
     def __init__(self, branch: Branch) -> None:
-        self.branch, self.used = branch, set()
+        self.branch = branch
+        self.used: set[tuple[Hashable, ...]] = set()
 
     def _once(self, *key: Hashable) -> None:
         assert key not in self.used, f"the random number {key} is used twice"
@@ -155,11 +160,25 @@ def decode(
     return requests
 
 
-def engine_law(*args: object, **options: object) -> Sequences:
-    """Exact law of what `decode` emits; of the tuple of all outputs when there are several prompts."""
+def engine_law(
+    target: TableTarget,
+    drafter: Drafter | None,
+    policy: Policy | Retrospective | None,
+    prompts: Sequence[tuple[int, ...]],
+    sampling: Sampling,
+    max_new_tokens: int | Sequence[int],  # of all, or of each
+    stops: frozenset[int] = frozenset(),
+    **options: Any,
+) -> Sequences:
+    """Exact law of what `decode` emits, whose arguments it takes; of the tuple of all texts when there are several.
+
+    Each branch gets a copy of ``policy`` as it is given, so that what one learns on a branch is unknown on the next.
+    """
 
     def run(branch: Branch) -> Hashable:
-        outputs = [tuple(r.emitted) for r in decode(branch, *args, **options)]  # type: ignore[arg-type]
+        own = copy.deepcopy(policy)
+        requests = decode(branch, target, drafter, own, prompts, sampling, max_new_tokens, stops, **options)
+        outputs = [tuple(r.emitted) for r in requests]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     return exact_law(run)[0]
@@ -177,9 +196,9 @@ def product(
     stops: frozenset[int] = frozenset(),
 ) -> Sequences:
     """The joint law of independent requests, sampled plainly at temperature 1."""
-    joint: dict[tuple[Hashable, ...], float] = {(): 1.0}
+    joint: dict[Any, float] = {(): 1.0}
     caps = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
     for prompt, cap in zip(prompts, caps, strict=True):
         alone = plain_law(law, prompt, Sampling(), cap, stops)
         joint = {(*texts, text): a * b for texts, a in joint.items() for text, b in alone.items()}
-    return dict(joint)
+    return joint

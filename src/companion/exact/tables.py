@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from companion.engine.sampling import distribution
-from companion.protocols import Context, Draft, RaggedBatch, Sampling, TargetOutput
+from companion.protocols import Context, Draft, KVCache, RaggedBatch, Sampling, TargetOutput
 
-torch.set_num_threads(1)
 CPU = torch.device("cpu")
-Law = Callable[[tuple[int, ...]], Sequence[float]]
+Row = Sequence[float] | NDArray[np.float64]  # [V]
+Law = Callable[[tuple[int, ...]], Row]
 
 
 class TableCache:
@@ -41,7 +42,8 @@ class TableTarget:
     def new_cache(self, slots: int, capacity: int) -> TableCache:
         return TableCache(slots, capacity)
 
-    def forward(self, batch: RaggedBatch, cache: TableCache, taps: Sequence[int] = ()) -> TargetOutput:
+    def forward(self, batch: RaggedBatch, cache: KVCache, taps: Sequence[int] = ()) -> TargetOutput:
+        assert isinstance(cache, TableCache)
         rows, tokens, positions = [], batch.tokens.tolist(), batch.positions.tolist()
         for slot, start, stop, length in zip(batch.slots, batch.starts, batch.starts[1:], batch.lengths, strict=False):
             text = cache.texts[slot]
@@ -125,9 +127,9 @@ def noise(text: tuple[int, ...], salt: int) -> float:
 
 def random_law(vocab_size: int, seed: int, *, zeros: bool = False) -> Law:
     """A law that depends on the whole text; with ``zeros`` about a third of the entries are impossible."""
-    known: dict[tuple[int, ...], Sequence[float]] = {}
+    known: dict[tuple[int, ...], Row] = {}
 
-    def law(text: tuple[int, ...]) -> Sequence[float]:
+    def law(text: tuple[int, ...]) -> Row:
         if text not in known:
             generator = np.random.default_rng([seed, len(text), *text])
             row = generator.dirichlet(np.ones(vocab_size))
@@ -143,9 +145,9 @@ def random_law(vocab_size: int, seed: int, *, zeros: bool = False) -> Law:
 def sparse_law(vocab_size: int, seed: int, share: float = 0.25) -> Law:
     """Mostly one-hot rows, so that long outputs have few branches; a ``share`` of the texts has a choice of two."""
 
-    known: dict[tuple[int, ...], Sequence[float]] = {}
+    known: dict[tuple[int, ...], Row] = {}
 
-    def law(text: tuple[int, ...]) -> Sequence[float]:
+    def law(text: tuple[int, ...]) -> Row:
         if text not in known:
             generator = np.random.default_rng([seed, len(text), *text])
             first, second = generator.permutation(vocab_size)[:2]
@@ -161,7 +163,7 @@ def sparse_law(vocab_size: int, seed: int, share: float = 0.25) -> Law:
 def script_law(vocab_size: int, prompt_length: int, script: Sequence[int]) -> Law:
     """A target that writes ``script`` after its prompt, and token 0 from then on."""
 
-    def law(text: tuple[int, ...]) -> Sequence[float]:
+    def law(text: tuple[int, ...]) -> Row:
         row = np.zeros(vocab_size)
         row[[*script, *[0] * 99][len(text) - prompt_length]] = 1.0
         return row
