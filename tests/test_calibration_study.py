@@ -80,7 +80,9 @@ def stored(folder: Path, head: Head, **options: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def mended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stored(tmp_path_factory.mktemp("bold"), bold)
+    folder = stored(tmp_path_factory.mktemp("bold"), bold)
+    recording(bold, temperature=0.6, prompts=20).save(folder / "off" / "made-T0.6.npz")
+    return folder
 
 
 def test_a_bold_head_is_mended_and_the_bars_hold(mended: Path, tmp_path: Path) -> None:

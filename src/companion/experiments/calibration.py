@@ -81,8 +81,10 @@ def run(
         write_json(output, result.model_dump(mode="json"))
     if temperatures is not None:
         fitted = halves.fit(PAPER, LABEL)
-        source = {"sampling": known[0]["sampling"] | {"temperature": 1.0}, "prompts": "even numbers, training mix"}
-        Temperatures(PAPER, fitted.values, drafter, collect() | source | {"thinking": False}).save(temperatures)
+        own = next(p for p in known if sampling_key(p) == LABEL)
+        source = collect(target=own["target"], thinking=False, sampling=own["sampling"], seeds=own["seeds"])
+        source["prompt_set"] = f"{own['prompt_set']}: those with an even number, in the training mix"
+        Temperatures(PAPER, fitted.values, drafter, source).save(temperatures)
     return result
 
 
