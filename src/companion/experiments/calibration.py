@@ -157,8 +157,9 @@ def _bars(halves: Halves) -> Iterator[Bar]:
 
 def _provenance(known: Sequence[dict[str, Any]], shares: F64) -> dict[str, Any]:
     """What all recordings share, and of each what it does not."""
-    runs = ("sampling", "thinking", "prompt_set", "recorded_at", "harness", "settings")
-    own = collect(target=known[0]["target"], drafter=known[0]["drafter"], thinking="both", seeds=known[0]["seeds"])
+    runs = ("drafter", "sampling", "thinking", "prompt_set", "recorded_at", "harness", "settings")
+    own = collect(target=known[0]["target"], thinking="both", seeds=known[0]["seeds"])
+    del own["prompt_set"]  # every run has its own
     mix = {domain: float(share) for domain, share in zip(DOMAINS, shares, strict=True)}
     return own | {"training_mix": mix, "pull": PULL, "runs": [{key: p[key] for key in runs} for p in known]}
 
