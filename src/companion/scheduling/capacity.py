@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -122,16 +123,21 @@ class CapacityTable:
 
     def at(self, context: float) -> Capacity:
         """The curve at a mean context length."""
-        reads = self.reads or (0.0,) * len(self.contexts)
-        times = np.array([(*curve.seconds, read) for curve, read in zip(self.curves, reads, strict=True)])  # [C, n + 1]
-        x = np.array(self.contexts, dtype=np.float64)
-        if context > x[-1] and len(x) > 1:
-            slope = np.maximum(times[-1] - times[-2], 0.0) / (x[-1] - x[-2])
-            found = times[-1] + slope * (context - x[-1])
-        else:
-            above = min(int(np.searchsorted(x, context)), len(x) - 1)
-            below = max(above - 1, 0)
-            share = (np.clip(context, x[below], x[above]) - x[below]) / max(x[above] - x[below], 1.0)
-            found = times[below] + share * (times[above] - times[below])
-        *seconds, read = found.tolist()
-        return Capacity(Curve(self.curves[0].sizes, tuple(seconds)), self.draft, read)
+        return _at(self, float(context))
+
+
+@lru_cache(maxsize=1024)  # a scheduler and whoever times it ask alike
+def _at(table: CapacityTable, context: float) -> Capacity:
+    reads = table.reads or (0.0,) * len(table.contexts)
+    times = np.array([(*curve.seconds, read) for curve, read in zip(table.curves, reads, strict=True)])  # [C, n + 1]
+    x = np.array(table.contexts, dtype=np.float64)
+    if context > x[-1] and len(x) > 1:
+        slope = np.maximum(times[-1] - times[-2], 0.0) / (x[-1] - x[-2])
+        found = times[-1] + slope * (context - x[-1])
+    else:
+        above = min(int(np.searchsorted(x, context)), len(x) - 1)
+        below = max(above - 1, 0)
+        share = (np.clip(context, x[below], x[above]) - x[below]) / max(x[above] - x[below], 1.0)
+        found = times[below] + share * (times[above] - times[below])
+    *seconds, read = found.tolist()
+    return Capacity(Curve(table.curves[0].sizes, tuple(seconds)), table.draft, read)

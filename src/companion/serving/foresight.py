@@ -1,0 +1,83 @@
+r"""Policies that only a simulator may run: they look at what a real scheduler must not or cannot see.
+
+`Oracle` sees whether each draft will be accepted. With m_r accept bits in a row it verifies nothing that fails, so a
+step of B tokens yields B of them, and it takes the B from R to R + sum m_r with the highest B SPS(B). It pays for
+drafting like all others, and maximises each step by itself: a bound on schedulers of drafts at hand, and not on
+drafters.
+
+`SameStep` is the global search on the confidences of this very step: the deployed policy without its delay. What it
+sees of slot k + 1 was computed from x_k, so that it changes the output's law (`scheduling.retrospective`); as a bound
+on what the delay costs it is of use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from companion.protocols import Draft, Outcome, RequestView
+from companion.scheduling.capacity import Capacity, CapacityTable
+from companion.scheduling.full_draft import FullDraft
+from companion.scheduling.prefix import throughput_path
+from companion.scheduling.retrospective import confidence_table
+
+
+@runtime_checkable
+class Foresight(Protocol):
+    """Like a Policy, with `lengths_seeing` in the place of `admit`. The engine has no way to run one."""
+
+    name: str
+
+    def draft_depths(self, requests: Sequence[RequestView]) -> Sequence[int]: ...
+
+    def lengths_seeing(
+        self, requests: Sequence[RequestView], drafts: Sequence[Draft], leading: Sequence[int]
+    ) -> Sequence[int]:
+        """Verification lengths; ``leading``: the drafts of each request that would be accepted one after another."""
+        ...
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None: ...
+
+
+class Oracle(FullDraft):
+    """Verifies only what will be accepted, and of that as much as pays; slot by slot, request by request."""
+
+    name = "oracle"
+
+    def __init__(self, capacity: Capacity | CapacityTable, depth: int | None = None) -> None:
+        super().__init__(depth)
+        self.capacity = capacity
+
+    def lengths_seeing(
+        self, requests: Sequence[RequestView], drafts: Sequence[Draft], leading: Sequence[int]
+    ) -> Sequence[int]:
+        count = len(requests)
+        capacity = self.capacity.at(sum(view.position for view in requests) / count)
+        most = np.array([min(m, len(draft)) for m, draft in zip(leading, drafts, strict=True)])
+        tokens = count + np.arange(int(most.sum()) + 1)
+        extra = int(np.argmax(tokens / capacity.seconds(tokens, count)))
+        lengths = np.zeros(count, dtype=np.int64)
+        while extra:
+            open_rows = np.flatnonzero(lengths < most)[:extra]
+            lengths[open_rows] += 1
+            extra -= len(open_rows)
+        return lengths.tolist()
+
+
+class SameStep(FullDraft):
+    """The best point of the whole path by the present confidences. Not lossless."""
+
+    name = "same-step"
+
+    def __init__(self, capacity: Capacity | CapacityTable, depth: int | None = None) -> None:
+        super().__init__(depth)
+        self.capacity = capacity
+
+    def lengths_seeing(
+        self, requests: Sequence[RequestView], drafts: Sequence[Draft], leading: Sequence[int]
+    ) -> Sequence[int]:
+        capacity = self.capacity.at(sum(view.position for view in requests) / len(requests))
+        path = throughput_path(confidence_table(drafts, max(map(len, drafts))), capacity)
+        return path.lengths(int(np.argmax(path.theta)), len(requests)).tolist()
