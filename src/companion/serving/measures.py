@@ -124,7 +124,7 @@ class Window:
         times = self._by_request(seconds[steps.astype(int)])[enough]
         return Fairness(
             share=self._by_request(rows["verified"])[enough] / drafted,
-            need=self._by_request(rows["expected"])[enough] / drafted,
+            need=self._by_request(self._expected(rows))[enough] / drafted,
             accepted=self._by_request(rows["accepted"])[enough] / drafted,
             starved=longest[enough],
             speed=self._by_request(rows["committed"])[enough] / times,
@@ -135,8 +135,19 @@ class Window:
         """Columns of the rounds in the window."""
         step = self.log.column("step")
         inside = (step >= self.first) & (step < self.last)
-        names = ("step", "request", "drafted", "verified", "accepted", "committed", "expected")
+        names = ("step", "request", "anchor", "drafted", "verified", "accepted", "committed")
         return {name: self.log.column(name)[inside] for name in names}
+
+    def _expected(self, rows: dict[str, F64]) -> F64:  # -> [rounds]
+        """Drafts of each round that its confidences expect to be accepted, were all verified; nan without any."""
+        tables: dict[int, F64] = {}
+        for i in np.unique(rows["request"]).astype(int):
+            confidence = self.log.requests[i].replay.confidence
+            if confidence is not None:
+                survivals = np.cumsum(np.cumprod(confidence, axis=1), axis=1)
+                tables[i] = np.concatenate([np.zeros((len(survivals), 1)), survivals], axis=1)
+        which = zip(*(rows[name].astype(int).tolist() for name in ("request", "anchor", "drafted")), strict=True)
+        return np.array([tables[r][at, depth] if r in tables else np.nan for r, at, depth in which])
 
     def _by_request(self, values: F64) -> F64:  # [rounds of the window] -> [requests]
         requests = self._rows()["request"].astype(int)

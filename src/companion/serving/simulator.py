@@ -1,8 +1,9 @@
 r"""A discrete-event simulator of the engine: real policies and recorded drafts against the clock of a capacity table.
 
-A step is the engine's: requests join where there is room, those that have been read draft, the policy admits through a
-`DraftFrontier`, one forward verifies, and whoever has emitted its last token leaves. A request that joins has its
-prompt read in that same forward, which gives its first token; its drafts begin a step later. The step takes
+A step is the engine's: requests join where there is room, those that have been read draft, the policy admits what it
+wants of the drafts (`companion.serving.lengths`), one forward verifies, and whoever has emitted its last token leaves. A
+request that joins has its prompt read in that same forward, which gives its first token; it drafts a step later. The
+step takes
 
     capacity.at(mean context of the requests that decode).seconds(B, R, drafted)
 
@@ -20,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from companion.engine.frontier import verification_lengths
-from companion.protocols import Outcome, Policy, RequestView
+from companion.protocols import Draft, Outcome, Policy, RequestView
 from companion.scheduling.capacity import Capacity, CapacityTable
 from companion.serving.arrivals import Arrivals
 from companion.serving.foresight import Foresight
+from companion.serving.lengths import lengths_of
 from companion.serving.replay import Replay
 
 
@@ -41,11 +42,11 @@ class Step(NamedTuple):
 class SimulatedRound(NamedTuple):
     step: int
     request: int
+    anchor: int  # its place in the response
     drafted: int
     verified: int
     accepted: int
     committed: int
-    expected: float  # of the drafts, by their confidences, if all were verified; nan without confidences
 
 
 @dataclass(slots=True)
@@ -122,7 +123,7 @@ def simulate(
                 request.first, request.at = now, 0
             running.append(request)
         decoding = [r for r in running if r.at >= 0]
-        found = _rounds(policy, decoding, len(steps))
+        found, drafts = _rounds(policy, decoding, len(steps))
         prompts = sum(r.replay.prompt_length for r in running if r.at < 0)
         tokens = len(decoding) + sum(row.verified for row in found) + prompts
         context = sum(r.replay.prompt_length + r.at + 1 for r in decoding) / max(1, len(decoding))
@@ -131,8 +132,7 @@ def simulate(
         now += seconds
         steps.append(Step(now, seconds, seconds - idle, len(running), len(decoding), prompts, tokens))
         outcomes = []
-        for request, row in zip(decoding, found, strict=True):
-            draft = request.replay.draft(request.at, row.drafted)
+        for request, row, draft in zip(decoding, found, drafts, strict=True):
             rejected = row.accepted < row.verified and row.committed == row.accepted + 1
             outcomes.append(Outcome(row.request, draft.confidence, row.verified, row.accepted, rejected))
             request.at += row.committed
@@ -147,32 +147,26 @@ def simulate(
     return Log(policy.name, steps, rounds, everyone, arrivals.closed)
 
 
-def _rounds(policy: Policy | Foresight, decoding: Sequence[Served], step: int) -> list[SimulatedRound]:
+def _rounds(
+    policy: Policy | Foresight, decoding: Sequence[Served], step: int
+) -> tuple[list[SimulatedRound], list[Draft]]:
     """One round of each request, in the order of the batch, as the engine would decide and verify it."""
     if not decoding:
-        return []
+        return [], []
     views = [request.view() for request in decoding]
-    wanted = policy.draft_depths(views)
     drafts = [
         request.replay.draft(request.at, max(0, min(depth, request.replay.depth, view.room - 1)))
-        for request, view, depth in zip(decoding, views, wanted, strict=True)
+        for request, view, depth in zip(decoding, views, policy.draft_depths(views), strict=True)
     ]
     leading = [request.replay.leading[request.at] for request in decoding]
     if isinstance(policy, Foresight):
         lengths = list(policy.lengths_seeing(views, drafts, leading))
     else:
-        lengths = verification_lengths(policy, views, drafts)
+        lengths = lengths_of(policy, views, drafts)
     found = []
     for request, draft, length, run in zip(decoding, drafts, lengths, leading, strict=True):
         passed = min(run, length)
         committed = min(passed + 1, request.replay.length - 1 - request.at)  # nothing behind the text's end
-        expected = float(np.nan)
-        if draft.confidence is not None:
-            expected, survival = 0.0, 1.0
-            for c in draft.confidence:
-                survival *= c
-                expected += survival
-        found.append(
-            SimulatedRound(step, request.number, len(draft), length, min(passed, committed), committed, expected)
-        )
-    return found
+        accepted = min(passed, committed)
+        found.append(SimulatedRound(step, request.number, request.at, len(draft), length, accepted, committed))
+    return found, drafts
