@@ -1,8 +1,8 @@
 """Verification lengths of a simulated step: through the engine's Frontier, or faster where the answer is the same.
 
 A `Frontier` reveals one slot at a time, which keeps a policy honest and makes large batches slow in Python. For the
-policies of ours whose answer on whole arrays is known to be equal it is taken from there; the tests hold the two against
-each other. Any other policy, and any calibration inside of one, goes through the Frontier.
+policies of ours whose answer on whole arrays is known to be equal it is taken from there; the tests hold the two
+against each other. Any other policy, and any calibration inside of one, goes through the Frontier.
 """
 
 from __future__ import annotations

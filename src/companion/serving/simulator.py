@@ -1,8 +1,8 @@
 r"""A discrete-event simulator of the engine: real policies and recorded drafts against the clock of a capacity table.
 
 A step is the engine's: requests join where there is room, those that have been read draft, the policy admits what it
-wants of the drafts (`companion.serving.lengths`), one forward verifies, and whoever has emitted its last token leaves. A
-request that joins has its prompt read in that same forward, which gives its first token; it drafts a step later. The
+wants of the drafts (`companion.serving.lengths`), one forward verifies, and whoever has emitted its last token leaves.
+A request that joins has its prompt read in that same forward, which gives its first token; it drafts a step later. The
 step takes
 
     capacity.at(mean context of the requests that decode).seconds(B, R, drafted)
