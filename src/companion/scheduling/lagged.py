@@ -62,14 +62,20 @@ class LaggedTopK(FullDraft):
         old = self._past[0] if len(self._past) == self.lag else {}
         if not views or not old:
             return _ALL
-        width = max(map(len, old.values()))
+        past = {request: [self.calibrate(k, c) for k, c in enumerate(row, start=1)] for request, row in old.items()}
+        width = max(map(len, past.values()))
+        newcomer: list[float] | None = None
         table = np.zeros((len(views), width))
         for row, view in enumerate(views):
-            given = old.get(view.request, ())
-            table[row, : len(given)] = [self.calibrate(k, c) for k, c in enumerate(given, start=1)]
-        there = np.array([view.request in old for view in views])
-        everyone = [[self.calibrate(k, c) for k, c in enumerate(row, start=1)] for row in old.values()]
-        means = [float(np.mean([row[k] for row in everyone if len(row) > k])) for k in range(width)]
-        table[~there] = means
+            given = past.get(view.request)
+            if given is None:
+                given = newcomer = newcomer or _means(list(past.values()), width)
+            table[row, : len(given)] = given
         capacity = self.capacity.at(sum(view.position for view in views) / len(views))
         return global_tokens(table, capacity)
+
+
+def _means(rows: Sequence[Sequence[float]], width: int) -> list[float]:
+    """Of every slot over the requests that have it."""
+    columns = [[row[k] for row in rows if len(row) > k] for k in range(width)]
+    return [sum(column) / len(column) for column in columns]
