@@ -20,8 +20,8 @@ def replays(recording: Recording, temperatures: Temperatures | None = None) -> l
     """
     if recording.every != 1:
         raise ValueError(
-            f"the recording holds blocks at one token in {recording.every}; a loop can be replayed only where every token "
-            "is an anchor: record with every=1"
+            f"the recording holds blocks at one token in {recording.every}; a loop can be replayed only where every "
+            "token is an anchor: record with every=1"
         )
     settings, sampling = recording.provenance.get("settings", {}), recording.provenance.get("sampling") or {}
     if temperatures is not None and temperatures.drafter is not None:
