@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,7 @@ def simulate(
         raise ValueError(f"each arrival needs a response, got {len(arrivals.times)} and {len(responses)}")
     if not isinstance(policy, Policy | Foresight):
         raise ValueError(f"policy must say how deep to draft and what to verify, got {policy!r}")
+    foresight = policy if isinstance(policy, Foresight) else None
     everyone = [Served(i, r, t) for i, (r, t) in enumerate(zip(responses, arrivals.times, strict=True))]
     waiting, running = deque(everyone), list[Served]()
     steps, rounds, now = list[Step](), list[SimulatedRound](), 0.0
@@ -123,14 +124,15 @@ def simulate(
                 request.first, request.at = now, 0
             running.append(request)
         decoding = [r for r in running if r.at >= 0]
-        found, drafts = _rounds(policy, decoding, len(steps))
+        found, drafts = _rounds(policy, foresight, decoding, len(steps))
         prompts = sum(r.replay.prompt_length for r in running if r.at < 0)
         tokens = len(decoding) + sum(row.verified for row in found) + prompts
         context = sum(r.replay.prompt_length + r.at + 1 for r in decoding) / max(1, len(decoding))
         cost, drafted = capacity.at(context), sum(row.drafted > 0 for row in found)
-        seconds, idle = (float(cost.seconds(tokens, len(running), count)) for count in (drafted, 0))
+        seconds = float(cost.seconds(tokens, len(running), drafted))
+        drafting = float(cost.draft(drafted)) if cost.draft is not None and drafted else 0.0
         now += seconds
-        steps.append(Step(now, seconds, seconds - idle, len(running), len(decoding), prompts, tokens))
+        steps.append(Step(now, seconds, drafting, len(running), len(decoding), prompts, tokens))
         outcomes = []
         for request, row, draft in zip(decoding, found, drafts, strict=True):
             rejected = row.accepted < row.verified and row.committed == row.accepted + 1
@@ -148,7 +150,7 @@ def simulate(
 
 
 def _rounds(
-    policy: Policy | Foresight, decoding: Sequence[Served], step: int
+    policy: Policy | Foresight, foresight: Foresight | None, decoding: Sequence[Served], step: int
 ) -> tuple[list[SimulatedRound], list[Draft]]:
     """One round of each request, in the order of the batch, as the engine would decide and verify it."""
     if not decoding:
@@ -159,10 +161,10 @@ def _rounds(
         for request, view, depth in zip(decoding, views, policy.draft_depths(views), strict=True)
     ]
     leading = [request.replay.leading[request.at] for request in decoding]
-    if isinstance(policy, Foresight):
-        lengths = list(policy.lengths_seeing(views, drafts, leading))
+    if foresight is not None:
+        lengths = list(foresight.lengths_seeing(views, drafts, leading))
     else:
-        lengths = lengths_of(policy, views, drafts)
+        lengths = lengths_of(cast(Policy, policy), views, drafts)
     found = []
     for request, draft, length, run in zip(decoding, drafts, lengths, leading, strict=True):
         passed = min(run, length)
