@@ -18,7 +18,7 @@ from companion.scheduling.ranking import admit_by_survival
 from companion.scheduling.retrospective import DeeperSlotFirst, DeeperSlotFirstPrefix
 
 A, SEVEN = 0, [0.7, 0.3]
-PROMPTS = [(0,), (1,)]
+PROMPTS, CAPS = [(0,), (1,)], (4, 3)
 FULL = Capacity.of_steps({1: 1.0, 2: 1.0, 3: 0.9, 4: 0.3})  # one slot is worth its place, a second one is not
 
 
@@ -42,7 +42,7 @@ class OneSlot(FullDraft):
 def joint(policy):
     target = TableTarget(2, lambda text: SEVEN)
     drafter = TableDrafter(2, lambda text: [0.5, 0.5], max_depth=2, confidence=saturating)
-    return engine_law(target, drafter, policy, PROMPTS, Sampling(), 4, allow_lossy=True)
+    return engine_law(target, drafter, policy, PROMPTS, Sampling(), CAPS, allow_lossy=True)
 
 
 def second_token(law):
@@ -54,7 +54,7 @@ def second_token(law):
 def test_the_fixed_order_is_lossless_on_ties(policy):
     law = joint(policy)
     assert second_token(law) == pytest.approx(0.7, abs=1e-12)
-    assert distance(law, product(lambda text: SEVEN, PROMPTS, 4)) < 1e-12
+    assert distance(law, product(lambda text: SEVEN, PROMPTS, CAPS)) < 1e-12
 
 
 @pytest.mark.parametrize("policy", [DeeperSlotFirst(1, 2), DeeperSlotFirstPrefix(FULL, 2)], ids=lambda p: p.name)
@@ -62,7 +62,7 @@ def test_the_deeper_slot_first_is_not(policy):
     """Top-K and Algorithm 1 alike, although both turn the chosen slots into lengths by counting them."""
     law = joint(policy)
     assert second_token(law) == pytest.approx(0.85, abs=1e-12)
-    assert distance(law, product(lambda text: SEVEN, PROMPTS, 4)) > 1e-2
+    assert distance(law, product(lambda text: SEVEN, PROMPTS, CAPS)) > 1e-2
 
 
 def test_behind_a_frontier_the_wrong_order_cannot_be_written():
