@@ -259,6 +259,17 @@ def test_who_starves():
     assert found.need.tolist() == pytest.approx([0.01, 0.99])
 
 
+def test_a_slot_ends_a_spell_without():
+    now_and_then = replay([[0]] * 6, confidence=[[0.01], [0.9], [0.01], [0.01], [0.9], [0.01]])
+    middling = replay([[0]] * 6, confidence=[[0.5]] * 6)
+    one_slot = Capacity(Curve((1, 3, 4, 9), (1.0, 1.0, 5.0, 50.0)))
+    log = simulate(
+        PrefixScheduler(one_slot), one_slot, [now_and_then, middling], Arrivals.closed_loop(2, 2), prefill=False
+    )
+    assert [r.verified for r in log.rounds if r.request == 0] == [0, 1, 0, 0, 1, 0]
+    assert Window.whole(log).fairness().starved.tolist() == [2, 1]
+
+
 # --- a table by arithmetic ------------------------------------------------------------------------------------------
 
 
