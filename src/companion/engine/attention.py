@@ -1,7 +1,9 @@
 """Attention over a ragged stream: each request's new tokens against its own cache, causal among themselves.
 
-The only place of the forward that knows requests. Requests with equally many new tokens share one call; no query is
-padded, and what another request, a longer neighbour or a rolled-back suffix left in the cache is masked out.
+The only place of the forward that knows requests. Requests with equally many new tokens share one call, and so do all
+whose blocks are short: their queries are laid side by side, padded to the longest, since one call with some idle rows
+is far quicker than one for each length. Requests are taken in the order of their slots, so that a full cache is read
+where it lies. What another request, a longer neighbour or a rolled-back suffix left in the cache is masked out.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from companion.engine.cache import Cache
 from companion.protocols import RaggedBatch
 
 STAIRS = 32  # rows of the longest block whose causal mask is a view of one that is made once
+PADDED = 16  # rows of the longest block that others are padded to
+
+Span = tuple[int, int, int, int]  # slot, first row and row behind the last in the stream, tokens in the cache
 
 
 class Plan(Protocol):
@@ -30,11 +35,13 @@ class Plan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests with n new tokens each, and the part of the cache that they see."""
+    """Requests with n new tokens each, or at most n, and the part of the cache that they see."""
 
-    rows: Tensor | None  # [g * n] of the stream; None: all of it, in order
+    rows: Tensor | None  # [g * n], or fewer with `cells`, of the stream; None: all of it, in order
+    cells: Tensor | None  # where these lie in [g * n]; None: they fill it
     slots: Tensor | None  # [g] cache slots to gather; None: `keys` and `values` are views already
     new: int  # n
+    members: int  # g
     mask: Tensor | None  # [g or 1, 1, n, end] additive; None: everything is visible
     seen: tuple[Tensor, ...]  # keys of each layer, then values: [g or slots (to gather from), kv_heads, end, d]
 
@@ -46,10 +53,14 @@ class AttentionPlan:
         device = batch.tokens.device
         self.layers = len(cache.keys)
         self.spans = list(zip(batch.slots, batch.starts, batch.starts[1:], batch.lengths, strict=False))
-        by_size: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        for slot, start, stop, length in self.spans:
-            by_size[stop - start].append((slot, start, length))
-        self.groups = [_group(n, members, cache, device, whole=len(by_size) == 1) for n, members in by_size.items()]
+        by_size: dict[int, list[Span]] = defaultdict(list)
+        short = max((n for n in (stop - start for _, start, stop, _ in self.spans) if n <= PADDED), default=0)
+        for span in sorted(self.spans):
+            by_size[max(short, span[2] - span[1])].append(span)
+        ordered = self.spans == sorted(self.spans)
+        self.groups = [
+            _group(n, members, cache, device, whole=ordered and len(by_size) == 1) for n, members in by_size.items()
+        ]
         if len(self.spans) == 1:
             slot, _, stop, length = self.spans[0]
             new = (slice(None), slot, slice(None), slice(length, length + stop))
@@ -75,13 +86,16 @@ class AttentionPlan:
         outputs = []
         for g in self.groups:
             rows = q if g.rows is None else q[g.rows]
+            if g.cells is not None:
+                rows = q.new_zeros(g.members * g.new, *q.shape[1:]).index_copy_(0, g.cells, rows)
             split = rows.view(-1, g.new, *q.shape[1:]).transpose(1, 2)  # [g, heads, n, d]
             k, v = g.seen[layer], g.seen[layer + self.layers]
             if g.slots is not None:
                 k, v = k[g.slots], v[g.slots]
             out = F.scaled_dot_product_attention(split, k, v, attn_mask=g.mask, enable_gqa=True)
-            outputs.append(out.transpose(1, 2).reshape(rows.shape[0], -1))
-        if len(outputs) == 1:
+            flat = out.transpose(1, 2).reshape(rows.shape[0], -1)
+            outputs.append(flat if g.cells is None else flat[g.cells])
+        if self.groups[0].rows is None:
             return outputs[0]
         together = torch.empty(q.shape[0], outputs[0].shape[1], device=q.device, dtype=q.dtype)
         for g, out in zip(self.groups, outputs, strict=True):
@@ -89,21 +103,30 @@ class AttentionPlan:
         return together
 
 
-def _group(n: int, members: list[tuple[int, int, int]], cache: Cache, device: torch.device, *, whole: bool) -> Group:
-    slots, lengths = [slot for slot, _, _ in members], [length for _, _, length in members]
-    first, end = slots[0], max(lengths) + n
+def _group(n: int, members: list[Span], cache: Cache, device: torch.device, *, whole: bool) -> Group:
+    """``whole``: these are all requests, in order; members come in the order of their slots."""
+    slots, lengths = [slot for slot, *_ in members], [length for *_, length in members]
+    first, end = slots[0], min(max(lengths) + n, cache.capacity)  # idle rows may reach beyond the cache
     neighbours = slots == list(range(first, first + len(slots)))  # a view of the cache, no copy
     window = (slice(None), slice(first, first + len(slots)) if neighbours else slice(None), slice(None), slice(end))
+    padded = any(stop - start < n for _, start, stop, _ in members)
+    rows = cells = None
+    if padded or not whole:
+        rows = torch.cat([torch.arange(start, stop) for _, start, stop, _ in members]).to(device)
+    if padded:
+        cells = torch.cat([torch.arange(i * n, i * n + m[2] - m[1]) for i, m in enumerate(members)]).to(device)
     return Group(
-        rows=None if whole else torch.cat([torch.arange(start, start + n) for _, start, _ in members]).to(device),
+        rows=rows,
+        cells=cells,
         slots=None if neighbours else torch.tensor(slots, device=device),
         new=n,
-        mask=_mask(n, lengths, cache),
+        members=len(members),
+        mask=_mask(n, lengths, end, cache),
         seen=cache.both[window].unbind(),
     )
 
 
-def _mask(n: int, lengths: list[int], cache: Cache) -> Tensor | None:  # [g or 1, 1, n, end] additive
+def _mask(n: int, lengths: list[int], end: int, cache: Cache) -> Tensor | None:  # [g or 1, 1, n, end] additive
     """Row i of a request with ``length`` tokens in the cache sees these and the i + 1 first new ones."""
     length, device, dtype = lengths[0], cache.keys.device, cache.keys.dtype
     if min(lengths) == max(lengths):
@@ -111,9 +134,9 @@ def _mask(n: int, lengths: list[int], cache: Cache) -> Tensor | None:  # [g or 1
             return None
         if n <= STAIRS:
             steps = _stairs(cache.capacity, device, dtype)
-            return steps[None, None, :n, cache.capacity - length : cache.capacity + n]
+            return steps[None, None, :n, cache.capacity - length : cache.capacity - length + end]
     last_visible = torch.tensor(lengths, device=device)[:, None, None] + torch.arange(n, device=device)[:, None]
-    hidden = torch.arange(max(lengths) + n, device=device) > last_visible  # [g, n, end]
+    hidden = torch.arange(end, device=device) > last_visible  # [g, n, end]
     return torch.zeros(hidden.shape, device=device, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None]
 
 
