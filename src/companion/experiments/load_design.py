@@ -30,7 +30,7 @@ MAIN = Setting(
     thinking=False,
     threads=(1, 2),
     concurrency=(1, 2, 4, 8, 16, 32),
-    policies=POLICIES,
+    policies=tuple(p for p in POLICIES if p not in ("fixed-4", "fixed-6")),
     repeats=4,
 )
 GREEDY = Setting(
@@ -45,8 +45,8 @@ class Config(BaseModel):
     device: str = "cpu"
     settings: tuple[Setting, ...] = (MAIN, GREEDY, THINKING)
     max_new_tokens: int = 400
-    window: int = 1000  # committed tokens of a run's window, and
-    window_each: int = 100  # as many more for each request served at once
+    window: int = 800  # committed tokens of a run's window, and
+    window_each: int = 70  # as many more for each request served at once
     resamples: int = 2000
     seed: int = 0
 
