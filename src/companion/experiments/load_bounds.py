@@ -1,0 +1,161 @@
+r"""The empty system, queues, and what a drafter adds in memory and time.
+
+At one request verifying is as good as free, so that every scheduler verifies all of the block (the second text, A6) and
+the speed of the only user is
+
+    tau_gamma / (draft(1) + verify(1 + gamma)),
+
+which no scheduler raises: perfect foresight does not, and a drafter of which everything is accepted reaches
+(gamma + 1) / (the same time). What drafting takes is paid whatever is verified.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel
+from safetensors import safe_open
+
+from companion.costs import QWEN3_4B, round_bytes
+from companion.experiments.load_points import ORACLE, Estimate, Served, column, estimate, loads, make
+from companion.experiments.load_policies import DEPLOYED, PLAIN
+from companion.experiments.load_tables import Clocks
+from companion.serving import Arrivals, Window, simulate, workload
+
+
+class Empty(BaseModel):
+    """One user alone, tokens per second."""
+
+    table: str
+    temperature: float
+    plain: float
+    whole_block: Estimate  # all drafts verified
+    scheduled_over_whole: Estimate
+    oracle_over_whole: Estimate
+    tau: float
+    everything_accepted: float  # gamma + 1 tokens in the same step
+    free_drafting: float  # the same tau, and no time for drafting
+
+
+class Queue(BaseModel):
+    """Requests that arrive at random, served by at most ``max_batch`` at once. Seconds, and tokens per second."""
+
+    table: str
+    temperature: float
+    max_batch: int
+    load: float  # offered requests over those that static depth 1 serves in a full closed loop
+    rate: float  # requests a second
+    policy: str
+    wait_mean: Estimate
+    wait_p95: Estimate
+    speed: Estimate
+    concurrency: Estimate  # requests a step
+
+
+class Share(BaseModel):
+    """What the drafter adds, as a share of what is there without it."""
+
+    what: str
+    drafter: float
+    target: float
+    unit: str
+
+    @property
+    def share(self) -> float:
+        return self.drafter / self.target
+
+
+def empty(clocks: Clocks, served: Served, seeds: Sequence[int]) -> Empty:
+    """The limit of low load."""
+    depth = served.calibrated[0].depth
+    whole = f"fixed-{depth}"
+    found = loads([PLAIN, whole, DEPLOYED, ORACLE], clocks, served, 1, seeds)
+    rates = {name: column(own, "mean_speed") for name, own in found.items()}
+    seconds = 1 / np.mean(rates[whole] / column(found[whole], "committed"))
+    drafting = float(np.mean(column(found[whole], "drafting_share")))
+    tau = float(np.mean(column(found[whole], "committed")))
+    return Empty(
+        table=clocks.name,
+        temperature=served.temperature,
+        plain=float(rates[PLAIN].mean()),
+        whole_block=estimate(rates[whole]),
+        scheduled_over_whole=estimate(rates[DEPLOYED] / rates[whole]),
+        oracle_over_whole=estimate(rates[ORACLE] / rates[whole]),
+        tau=tau,
+        everything_accepted=float((depth + 1) / seconds),
+        free_drafting=float(tau / (seconds * (1 - drafting))),
+    )
+
+
+def queues(
+    clocks: Clocks,
+    served: Served,
+    max_batch: int,
+    seeds: Sequence[int],
+    offered: Sequence[float] = (0.5, 0.8, 1.0),
+    policies: Sequence[str] = (PLAIN, "fixed-1", "fixed-3", "fixed-7", DEPLOYED, ORACLE),
+) -> Iterator[Queue]:
+    """Poisson arrivals at shares of what static depth 1 can serve; every policy sees the same arrivals."""
+    depth, prefill = served.calibrated[0].depth, clocks.measured
+    base = loads(["fixed-1"], clocks, served, max_batch, seeds)["fixed-1"]
+    length = np.mean([r.length for s in seeds for r in workload(served.raw, 400, seed=s)])
+    most = float(np.mean(column(base, "throughput"))) / float(length)
+    for share in offered:
+        for name in policies:
+            found = []
+            for seed in seeds:
+                count = max(40, 4 * max_batch)
+                arrivals = Arrivals.poisson(share * most, count, max_batch, seed=seed)
+                responses = workload(served.of(name), count, seed=seed)
+                log = simulate(
+                    make(name, clocks.capacity, depth), clocks.of(name), responses, arrivals, prefill=prefill
+                )
+                found.append(Window.steady(log, count // 4).load())
+            yield Queue(
+                table=clocks.name,
+                temperature=served.temperature,
+                max_batch=max_batch,
+                load=share,
+                rate=share * most,
+                policy=name,
+                wait_mean=estimate(column(found, "wait_mean")),
+                wait_p95=estimate(column(found, "wait_p95")),
+                speed=estimate(column(found, "mean_speed")),
+                concurrency=estimate(column(found, "concurrency")),
+            )
+
+
+def shares(target: Path, drafter: Path, tables: Sequence[Clocks], gamma: int, context: float) -> Iterator[Share]:
+    """Weights of the two folders, those of Qwen3-4B by arithmetic, and the time of a step that verifies all drafts.
+
+    The drafter's embedding and head are the target's own: its file holds them once more, and an engine need not.
+    """
+    yield Share(
+        what="weights of its own, as shipped",
+        drafter=_parameters(drafter, without=("embed_tokens", "lm_head")),
+        target=_parameters(target),
+        unit="parameters",
+    )
+    once = round_bytes(QWEN3_4B, gamma=1, rank=2 * 256, drafter_layers=5)  # both factors of the Markov head
+    arithmetic = "weights of its own, Qwen3-4B by arithmetic"
+    yield Share(what=arithmetic, drafter=once.drafter_layers + once.markov_head, target=once.target, unit="bytes")
+    for clocks in tables:
+        for requests in (1, 32):
+            capacity, tokens = clocks.capacity.at(context), requests * (1 + gamma)
+            verifying = float(capacity.seconds(tokens, requests, drafted=0))
+            drafting = float(capacity.seconds(tokens, requests)) - verifying
+            what = f"time of a step, {requests} at once, {clocks.name}"
+            yield Share(what=what, drafter=drafting, target=verifying, unit="seconds")
+
+
+def _parameters(folder: Path, without: Sequence[str] = ()) -> int:
+    """Of all tensors in a folder's safetensors files whose names hold none of ``without``."""
+    count = 0
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="numpy") as file:
+            names = [name for name in file.keys() if not any(part in name for part in without)]  # noqa: SIM118
+            count += sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+    return count

@@ -1,0 +1,254 @@
+"""Serving under load in the simulator, on measured and on analytic tables: curves, demands, bounds, open questions.
+
+Responses are the recorded ones of `anchor_survey` (untrimmed blocks at every token, thinking off), in equal shares of
+the domains. Tables are those of `companion profile`, and the roofline of Qwen3-4B on an H200, which nobody measured:
+what is accepted on it is still what tiny-qwen3's drafter has accepted, so that it tells shapes and not speeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from tqdm import tqdm
+
+from companion.engine.load import data_folder, find_model
+from companion.experiments import load as real_load
+from companion.experiments import load_tables
+from companion.experiments.anchor_recording import Recording, provenance_of
+from companion.experiments.bars import Bar, Verdict, judge, verdict
+from companion.experiments.load_bounds import Empty, Queue, Share, empty, queues, shares
+from companion.experiments.load_frontier import Agreement, Matched, agreements, matched
+from companion.experiments.load_points import ORACLE, SAME_STEP, Point, Served, loads, points
+from companion.experiments.load_policies import DEPLOYED, POLICIES, fitted
+from companion.experiments.load_questions import Compared, Fair, Part, drifts, fairness, gaps, parts
+from companion.experiments.load_replays import of_mode, replays
+from companion.experiments.load_summary import AT_LEAST
+from companion.experiments.load_tables import Clocks
+from companion.experiments.load_validation import Validated, bar, validate
+from companion.provenance import collect, file_hash, write_json
+
+FEW = ("plain", "fixed-1", "fixed-3", "fixed-5", "fixed-7", "prefix", DEPLOYED, "goodput")
+
+
+class Config(BaseModel):
+    drafter: str = "dspark"
+    independent: str = "dflash"  # the drafter without a sequential head that gains are counted from
+    temperatures: tuple[float, ...] = (1.0, 0.0)
+    policies: tuple[str, ...] = POLICIES  # at the first temperature; at others those of `FEW`
+    cpu: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # concurrencies
+    gpu: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    threads: tuple[int, ...] = (1, 2)
+    seeds: int = 8
+    asked_at: tuple[int, ...] = (8, 32)  # concurrencies of the open questions, on a CPU
+    asked_at_gpu: tuple[int, ...] = (32, 64, 128)
+    seed: int = 0
+
+    def quick(self) -> Config:
+        """Few loads and seeds: enough to see that everything works."""
+        few = {"temperatures": (1.0,), "policies": FEW, "cpu": (1, 8), "gpu": (1, 32), "threads": (1,), "seeds": 2}
+        return self.model_copy(update=few | {"asked_at": (8,), "asked_at_gpu": (32,)})
+
+
+class Result(BaseModel):
+    config: Config
+    verdict: Verdict
+    bars: list[Bar]
+    tables: dict[str, dict[str, Any]]  # name -> where its times come from; "measured" says whether they are
+    points: list[Point]
+    agreements: list[Agreement]
+    matched: list[Matched]
+    empty: list[Empty]
+    gaps: list[Compared]
+    drifts: list[Compared]
+    parts: list[Part]
+    fairness: list[Fair]
+    queues: list[Queue]
+    shares: list[Share]
+    validated: list[Validated]  # empty without real runs
+    provenance: dict[str, Any]
+
+
+def run(
+    output: Path | None = None,
+    config: Config | None = None,
+    *,
+    anchors: Path | None = None,
+    capacity: Path | None = None,
+    calibration: Path | None = None,
+    real: Path | None = None,
+) -> Result:
+    """Simulate, and write ``output`` (JSON) when all is there. By default everything is the book's.
+
+    Without a measured table only the analytic one is used, and without real runs nothing is validated: both bars are
+    then inconclusive. ValueError for settings that simulate nothing, or recordings that cannot be replayed.
+    """
+    config = config or Config()
+    _check(config)
+    stored = data_folder() / "results"
+    folder = anchors or stored / "anchors"
+    study = _Study(config, folder, calibration or stored / "calibration")
+    capacity, real = capacity or stored / "capacity_cpu.json", real or stored / "load_cpu.json"
+    measured = [load_tables.cpu(capacity, threads) for threads in config.threads] if capacity.is_file() else []
+    tables = [*measured, load_tables.gpu()]
+    found = study.points(tables)
+    asked = study.questions(measured)
+    known = real_load.load(real) if real.is_file() and measured else None
+    validated = [] if known is None else study.validated(known, capacity)
+    bars = [*_bars(found), bar(validated)]
+    model, other = find_model(config.drafter), find_model("tiny-qwen3")
+    source = provenance_of(study.path(config.drafter, config.temperatures[0]))
+    result = Result(
+        config=config,
+        verdict=verdict(bars),
+        bars=bars,
+        tables={t.name: {"measured": t.measured, **t.capacity.provenance} for t in (*tables, _tiles())},
+        points=found,
+        agreements=list(agreements(found)),
+        matched=list(matched(found)),
+        shares=list(shares(other.path, model.path, tables, study.served(config.temperatures[0]).raw[0].depth, 150.0)),
+        validated=validated,
+        **asked,
+        provenance=collect(
+            target=source["target"],
+            drafter=source["drafter"],
+            thinking=False,
+            sampling={"temperatures": list(config.temperatures)},
+            seeds=list(range(config.seed, config.seed + config.seeds)),
+            anchors={path.name: file_hash(path) for path in study.used},
+            capacity_sha256=file_hash(capacity) if measured else None,
+            real_sha256=file_hash(real) if known is not None else None,
+        ),
+    )
+    if output is not None:
+        write_json(output, result.model_dump(mode="json"))
+    return result
+
+
+class _Study:
+    """Recordings, read once, and everything that is simulated with them."""
+
+    def __init__(self, config: Config, folder: Path, calibration: Path) -> None:
+        self.config, self.folder, self.calibration = config, folder, calibration
+        self.seeds = range(config.seed, config.seed + config.seeds)
+        self.used: list[Path] = []
+        self.served = cache(self._served)
+
+    def path(self, drafter: str, temperature: float) -> Path:
+        return self.folder / f"{drafter}-0-T{temperature:g}.npz"
+
+    def _served(self, temperature: float, mode: str = "no_think", drafter: str | None = None) -> Served:
+        path = self.path(drafter or self.config.drafter, temperature)
+        if not path.is_file():
+            raise ValueError(f"{path} is not there; `companion experiment anchors` records it")
+        self.used.append(path)
+        recording = Recording.load(path)
+        raw = of_mode(replays(recording), mode)
+        if not raw:
+            raise ValueError(f"{path} holds no response of mode {mode}")
+        if raw[0].confidence is None:
+            return Served(raw, raw, temperature)
+        model = recording.provenance["drafter"]
+        temperatures = fitted(self.calibration, model, f"{temperature:g}", mode == "think")
+        return Served(of_mode(replays(recording, temperatures), mode), raw, temperature)
+
+    def points(self, tables: Sequence[Clocks]) -> list[Point]:
+        """Every policy on every table at every concurrency and temperature."""
+        config, found = self.config, list[Point]()
+        places = [
+            (clocks, temperature, concurrency)
+            for clocks in tables
+            for temperature in config.temperatures
+            for concurrency in (config.cpu if clocks.measured else config.gpu)
+        ]
+        for clocks, temperature, concurrency in tqdm(places, desc="loads", unit="load", disable=None):
+            served = self.served(temperature)
+            names = config.policies if temperature == config.temperatures[0] else FEW
+            own = loads([*names, SAME_STEP, ORACLE], clocks, served, concurrency, self.seeds)
+            found += points(clocks, served, concurrency, own)
+        return found
+
+    def questions(self, measured: Sequence[Clocks]) -> dict[str, Any]:
+        """The fields of the result that answer the open questions, at the first temperature."""
+        config, found = self.config, dict[str, list[Any]]()
+        temperature = config.temperatures[0]
+        served, other = self.served(temperature), self.served(temperature, drafter=config.independent)
+        independent = load_tables.gpu(rank=0), other
+        gpu, jagged = load_tables.gpu(), _tiles()
+        cpu = [(clocks, c, None) for clocks in measured for c in config.asked_at]
+        on_gpu = [(gpu, c, independent) for c in config.asked_at_gpu]
+        for clocks, concurrency, against in tqdm([*cpu, *on_gpu], desc="questions", unit="load", disable=None):
+            arguments = clocks, served, concurrency, self.seeds
+            found.setdefault("gaps", []).extend(gaps(*arguments))
+            found.setdefault("drifts", []).extend(drifts(*arguments))
+            found.setdefault("parts", []).extend(parts(*arguments, against))
+            found.setdefault("fairness", []).extend(fairness(*arguments))
+        for concurrency in config.asked_at_gpu:
+            found["gaps"].extend(gaps(jagged, served, concurrency, self.seeds))
+        found["empty"] = [empty(t, self.served(at), self.seeds) for t in (*measured, gpu) for at in config.temperatures]
+        found["queues"] = [
+            queue
+            for clocks in (*measured[:1], gpu)
+            for queue in queues(
+                clocks, served, max(config.asked_at if clocks.measured else config.asked_at_gpu), self.seeds
+            )
+        ]
+        return found
+
+    def validated(self, real: real_load.Result, capacity: Path) -> list[Validated]:
+        """Real cells of settings whose temperature was recorded."""
+        settings = {s.name: s for s in real.config.settings}
+
+        def responses(setting: str) -> Served | None:
+            own = settings[setting]
+            there = self.path(self.config.drafter, own.temperature).is_file()
+            return self.served(own.temperature, "think" if own.thinking else "no_think") if there else None
+
+        with tqdm(total=len(real.cells), desc="validation", unit="cell", disable=None) as progress:
+            return list(validate(real, lambda t: load_tables.cpu(capacity, t), responses, self.seeds, progress.update))
+
+
+def _tiles() -> Clocks:
+    return load_tables.gpu(tile=128)
+
+
+def _check(config: Config) -> None:
+    for name in ("temperatures", "gpu", "asked_at_gpu", "cpu", "asked_at", "threads"):
+        values = getattr(config, name)
+        least = 0.0 if name == "temperatures" else 1
+        if not values or min(values) < least:
+            raise ValueError(f"{name} needs at least one number from {least:g} on, got {list(values)}")
+    if config.seeds < 2:
+        raise ValueError(f"seeds must be at least 2 for an interval, got {config.seeds}")
+
+
+def _bars(found: Sequence[Point]) -> list[Bar]:
+    """The deployed policy over the best static depth at every load; one bar a table and temperature, of the least."""
+    bars = []
+    for table, temperature in dict.fromkeys((p.table, p.temperature) for p in found):
+        own = [p for p in found if (p.table, p.temperature, p.policy) == (table, temperature, DEPLOYED)]
+        there = [(p.over_static, p.concurrency) for p in own if p.over_static is not None]
+        least, at = min(there, key=lambda pair: pair[0].value)
+        name = f"{DEPLOYED} over the best static depth, least of all loads (at {at}), T {temperature:g}; {table}"
+        bars.append(judge(name, AT_LEAST, least.value, least.low, least.high, len(there)))
+    return bars
+
+
+def load(path: Path) -> Result:
+    """A stored result. ValueError when the file is none."""
+    try:
+        return Result.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        raise ValueError(f"{path} is no result of `companion experiment load-simulation`; run it again") from error
+
+
+def show(result: Result) -> None:
+    """Print every table."""
+    from companion.experiments.load_report import show as printed
+
+    printed(result)
