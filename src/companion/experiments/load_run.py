@@ -6,12 +6,15 @@ after which it holds the demanded number of committed tokens; what is still runn
 the engine is always full. Joining requests are read in the same forwards, as in any server: their tokens are counted
 apart from the budget.
 
-The runs that are to be compared take turns of a tenth of a second, so that a slow spell of the machine hits all alike.
+The runs that are to be compared take turns of a tenth of a second in an order that is drawn anew each time, so that slow
+spells of the machine, periodic ones too, hit all alike. Between turns the core is left to others for a moment: what the
+operating system owes them is not taken out of a step.
 """
 
 from __future__ import annotations
 
 import gc
+import random
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +30,7 @@ from companion.engine.request import Request, StopRule
 from companion.phase.tracker import PhaseTracker
 from companion.protocols import Context, Drafter, Frontier, Outcome, Policy, RequestView, Sampling
 
-TURN = 0.1  # seconds
+TURN, PAUSE = 0.1, 0.01  # seconds
 
 
 class RunKey(BaseModel, frozen=True):
@@ -203,10 +206,12 @@ class LoadedEngine(Engine):
 def serve(engines: Mapping[RunKey, LoadedEngine]) -> list[Run]:
     """Let the engines serve in turns until every window is full."""
     gc.collect()
+    order = random.Random(0)
     with ExitStack() as stack:
         loops = {key: stack.enter_context(closing(engine.run())) for key, engine in engines.items()}  # type: ignore[type-var]
         while waiting := [key for key in loops if not engines[key].done]:
-            for key in waiting:
+            for key in order.sample(waiting, len(waiting)):
+                time.sleep(PAUSE)
                 until = time.perf_counter() + TURN
                 for _ in loops[key]:
                     if engines[key].done or time.perf_counter() > until:
