@@ -6,9 +6,9 @@ after which it holds the demanded number of committed tokens; what is still runn
 the engine is always full. Joining requests are read in the same forwards, as in any server: their tokens are counted
 apart from the budget.
 
-The runs that are to be compared take turns of a tenth of a second in an order that is drawn anew each time, so that slow
-spells of the machine, periodic ones too, hit all alike. Between turns the core is left to others for a moment: what the
-operating system owes them is not taken out of a step.
+The runs that are to be compared take turns of a tenth of a second in an order that is drawn anew each time, so that
+slow spells of the machine, periodic ones too, hit all alike. Between turns the core is left to others for a moment:
+what the operating system owes them is not taken out of a step.
 """
 
 from __future__ import annotations

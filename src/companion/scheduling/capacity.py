@@ -17,6 +17,7 @@ that already, for the requests it was measured with, and ``read`` is zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -45,7 +46,7 @@ class Curve:
             b <= a for a, b in zip(self.sizes, self.sizes[1:], strict=False)
         ):
             raise ValueError(f"sizes must be whole numbers from 1 on that rise, got {list(self.sizes)}")
-        if not all(np.isfinite(s) and s > 0 for s in self.seconds):
+        if not all(0.0 < s < math.inf for s in self.seconds):  # NaN compares false
             raise ValueError(f"times must be positive and finite, got {list(self.seconds)}; measure the sizes anew")
 
     def __call__(self, size: ArrayLike) -> F64:  # [...] -> [...] seconds
