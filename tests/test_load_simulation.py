@@ -24,6 +24,7 @@ from companion.experiments.load_replays import replays
 from companion.experiments.load_summary import Cell
 from companion.experiments.load_validation import bar, validate
 from companion.scheduling.capacity_file import FORMAT
+from companion.serving import Replay
 from companion.training.corpus import DOMAINS
 
 SMALL = study.Config(
@@ -42,9 +43,10 @@ def capacity_record() -> dict[str, Any]:
     """Drafting takes 1 ms and 0.1 ms a token of depth; a forward 2 ms and 0.2 ms a token."""
     sizes, requests = [1, 2, 4, 8, 16], [1, 2]
     cells = [
-        {"threads": 1, "requests": r, "depth": d, "draft": {"median": 1e-3 + 1e-4 * d}}
+        {"threads": 1, "requests": r, "depth": d, "position": at, "draft": {"median": 1e-3 + 1e-4 * d + 1e-6 * at}}
         for r in requests
         for d in range(8)
+        for at in (50, 200)
     ]
     table = {
         "threads": 1,
@@ -198,17 +200,22 @@ def test_a_frontier_read_off_by_hand() -> None:
 
 
 def test_a_static_depth_drafts_less(capacity: Path) -> None:
-    clocks = load_tables.cpu(capacity, 1)
-    times = [float(clocks.of(name).at(50).seconds(8, 1)) for name in ("fixed-1", "fixed-7", "lagged", "plain")]
+    served = [Replay.of(np.zeros((100, 7)), np.zeros((100, 7)), prompt_length=49)]
+    assert load_tables.mean_context(served) == 49 + 101 / 2
+    clocks = load_tables.cpu(capacity, 1, served)
+    times = [float(clocks.of(name).at(50).seconds(8, 1)) for name in ("fixed-1", "fixed-7", "lagged", "goodput")]
     assert np.diff(times).tolist() == pytest.approx([6e-4, 0.0, 0.0], abs=1e-9)
+    assert float(clocks.of("fixed-1").draft(1)) == pytest.approx(1e-3 + 1e-4 + 1e-6 * 99.5)
+    same = clocks.whole_block()
+    assert same.of("fixed-1") == same.of("lagged") == clocks.of("fixed-7") != clocks.of("fixed-1")
     gpu = load_tables.gpu()
     assert float(gpu.of("fixed-1").at(0).seconds(2, 1)) < float(gpu.of("fixed-7").at(0).seconds(2, 1))
     assert float(load_tables.gpu(rank=0).capacity.at(0).seconds(2, 1)) < float(gpu.capacity.at(0).seconds(2, 1))
 
 
 def test_validation_sees_a_table_that_is_wrong(capacity: Path, recordings: tuple[Path, Path]) -> None:
-    clocks, raw = load_tables.cpu(capacity, 1), replays(Recording.load(recordings[1] / "dspark-0-T0.npz"))
-    served = Served(raw, raw, 0.0)
+    raw = replays(Recording.load(recordings[1] / "dspark-0-T0.npz"))
+    clocks, served = load_tables.cpu(capacity, 1, raw), Served(raw, raw, 0.0)
     found = loads(["plain", "fixed-3"], clocks, served, 2, [0, 1])
     cells = [
         Cell.model_construct(
@@ -227,15 +234,15 @@ def test_validation_sees_a_table_that_is_wrong(capacity: Path, recordings: tuple
     ]
     setting = load_design.GREEDY.model_copy(update={"concurrency": (2,)})
     real = real_load.Result.model_construct(config=load_design.Config(settings=(setting,)), cells=cells)
-    same = list(validate(real, lambda threads: clocks, lambda name: served, [0, 1]))
+    same = list(validate(real, lambda threads, own: clocks, lambda name: served, [0, 1]))
     assert [v.policy for v in same] == ["plain", "fixed-3"]
     assert all(max(map(abs, (v.error, v.step_error, v.tau_error, v.budget_error))) < 1e-9 for v in same)
     assert bar(same).verdict == "holds"
     cells[0].tokens_per_second *= 1.2
-    wrong = list(validate(real, lambda threads: clocks, lambda name: served, [0, 1]))
+    wrong = list(validate(real, lambda threads, own: clocks, lambda name: served, [0, 1]))
     assert bar(wrong).verdict == "fails"
     assert bar([]).verdict == "inconclusive"
-    assert not list(validate(real, lambda threads: clocks, lambda name: None, [0, 1]))
+    assert not list(validate(real, lambda threads, own: clocks, lambda name: None, [0, 1]))
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------

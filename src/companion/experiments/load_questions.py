@@ -12,7 +12,6 @@ fairness     who gets the slots, and who goes without for how long
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 from pydantic import BaseModel
@@ -96,7 +95,7 @@ def drifts(clocks: Clocks, served: Served, concurrency: int, seeds: Sequence[int
     def rate(pool: Sequence[Replay]) -> F64:
         depth = pool[0].depth
         found = [
-            closed_loop(make(DEPLOYED, clocks.capacity, depth), clocks.capacity, pool, concurrency, seed)
+            closed_loop(make(DEPLOYED, clocks.capacity, depth), clocks.of(DEPLOYED), pool, concurrency, seed)
             for seed in seeds
         ]
         return column([window.load() for window in found], "throughput")
@@ -160,7 +159,7 @@ def parts(
     drafter are given and depths were its own, to this drafter at its best depth; then to its best depth when the whole
     block is drafted all the same, as a scheduler has it; and from there to the scheduler."""
     rates = _rates([*STATIC, DEPLOYED], clocks, served, concurrency, seeds)
-    whole = _rates(STATIC, replace(clocks, by_depth={}), served, concurrency, seeds)
+    whole = _rates(STATIC, clocks.whole_block(), served, concurrency, seeds)
     best, same = (max((own[name] for name in STATIC), key=lambda rate: float(rate.mean())) for own in (rates, whole))
     if independent is None:
         factors = {"depth": best / rates["fixed-1"]}

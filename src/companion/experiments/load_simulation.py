@@ -92,7 +92,8 @@ def run(
     folder = anchors or stored / "anchors"
     study = _Study(config, folder, calibration or stored / "calibration")
     capacity, real = capacity or stored / "capacity_cpu.json", real or stored / "load_cpu.json"
-    measured = [load_tables.cpu(capacity, threads) for threads in config.threads] if capacity.is_file() else []
+    first = study.served(config.temperatures[0])
+    measured = [load_tables.cpu(capacity, t, first.raw) for t in config.threads] if capacity.is_file() else []
     tables = [*measured, load_tables.gpu()]
     found = study.points(tables)
     asked = study.questions(measured)
@@ -109,7 +110,7 @@ def run(
         points=found,
         agreements=list(agreements(found)),
         matched=list(matched(found)),
-        shares=list(shares(other.path, model.path, tables, study.served(config.temperatures[0]).raw[0].depth, 150.0)),
+        shares=list(shares(other.path, model.path, tables, first.raw[0].depth, load_tables.mean_context(first.raw))),
         validated=validated,
         **asked,
         provenance=collect(
@@ -207,8 +208,15 @@ class _Study:
             there = self.path(self.config.drafter, own.temperature).is_file()
             return self.served(own.temperature, "think" if own.thinking else "no_think") if there else None
 
+        def clocks(threads: int, served: Served) -> Clocks:
+            return load_tables.cpu(capacity, threads, served.raw)
+
         with tqdm(total=len(real.cells), desc="validation", unit="cell", disable=None) as progress:
-            return list(validate(real, lambda t: load_tables.cpu(capacity, t), responses, self.seeds, progress.update))
+            return list(
+                validate(
+                    real, lambda t, own: load_tables.cpu(capacity, t, own.raw), responses, self.seeds, progress.update
+                )
+            )
 
 
 def _tiles() -> Clocks:

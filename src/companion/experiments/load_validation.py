@@ -39,7 +39,7 @@ class Validated(BaseModel):
 
 def validate(
     real: Result,
-    clocks: Callable[[int], Clocks],  # threads -> table
+    clocks: Callable[[int, Served], Clocks],  # threads and responses -> table
     served: Callable[[str], Served | None],  # setting -> responses of its temperature and mode, if recorded
     seeds: Sequence[int],
     done: Callable[[], object] = lambda: None,
@@ -49,7 +49,7 @@ def validate(
         pool = served(setting.name)
         for threads in setting.threads if pool is not None else ():
             assert pool is not None
-            table = clocks(threads)
+            table = clocks(threads, pool)
             for concurrency in setting.concurrency:
                 cells = [c for c in real.cells if c.place == (setting.name, threads, concurrency)]
                 found = loads([c.policy for c in cells], table, pool, concurrency, seeds)
