@@ -73,33 +73,38 @@ def parts(result: Result) -> Figure:
     places = list(dict.fromkeys((p.table, p.concurrency) for p in result.parts))
     factors = {(p.table, p.concurrency, p.part): p.factor for p in result.parts}
     fig, ax = figures.figure("single")
+    height = 0.8 / len(PARTS)
+    handles: dict[str, Any] = {}
     for row, place in enumerate(places):
         left = 1.0
-        for part, colour in PARTS.items():
+        for number, (part, colour) in enumerate(PARTS.items()):
             if (factor := factors.get((*place, part))) is not None:
-                ends = sorted((left, left * factor.value))
-                ax.barh(
-                    row, ends[1] - ends[0], 0.6, ends[0], color=colour, label=part if row == len(places) - 1 else None
-                )
+                low, high = sorted((left, left * factor.value))
+                at = row + height * (number - (len(PARTS) - 1) / 2)
+                handles[part] = ax.barh(at, high - low, height, low, color=colour, label=part)
                 left *= factor.value
-        ax.text(left * 1.02, row, f"{left:.2f}", va="center", fontsize=9)
+        ax.plot([left, left], [row - 0.4, row + 0.4], color=figures.BLACK, linewidth=1)
+        ax.text(left * 1.02, row + 0.4, f"{left:.2f}", va="bottom", fontsize=9)
     ax.axvline(1, color=figures.GREY, linewidth=1)
     ax.set_xscale("log", base=2)
     ax.set_yticks(range(len(places)), [f"{table}, {users} at once" for table, users in places])
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.set(xlabel="throughput over static depth 1")
-    ax.set_xticks([1, 1.5, 2, 3], ["1", "1.5", "2", "3"])
+    ax.set(xlabel="throughput over static depth 1, factor by factor")
+    ax.set_xticks([0.7, 1, 1.5, 2, 3], ["0.7", "1", "1.5", "2", "3"])
     ax.minorticks_off()
-    figures.legend_below(fig, ax.get_legend_handles_labels()[0])
+    figures.legend_below(fig, list(handles.values()))
     return fig
 
 
 def gaps(result: Result) -> Figure:
     """What the delay, the early stop and missing foresight cost; and what wrong confidences do. 95 % over seeds."""
     fig, (left, right) = figures.figure("wide", 1, 2)
-    _ratios(left, result.gaps, "over the search of the same step")
-    _ratios(right, [d for d in result.drifts if d.over == "calibrated"], "deployed policy, over calibrated confidences")
+    places = list(dict.fromkeys((c.table, c.concurrency) for c in result.gaps))
+    _ratios(left, result.gaps, places, "throughput over the search of the same step")
+    wrong = [d for d in result.drifts if d.over == "calibrated"]
+    _ratios(right, wrong, places, "deployed policy: over calibrated confidences")
+    figures.legend_below(fig, left.get_legend_handles_labels()[0])
     return fig
 
 
@@ -160,10 +165,9 @@ def _line(policy: str) -> dict[str, Any]:
     return {"label": label, "color": colour, "linestyle": line, "marker": marker}
 
 
-def _ratios(ax: Axes, found: Sequence[Compared], title: str) -> None:
+def _ratios(ax: Axes, found: Sequence[Compared], places: Sequence[tuple[str, int]], title: str) -> None:
     """Points with whiskers: a row for each comparison, a colour for each table and load."""
     whats = list(dict.fromkeys(c.what for c in found))
-    places = list(dict.fromkeys((c.table, c.concurrency) for c in found))
     step = 0.7 / max(1, len(places))
     for number, (place, colour) in enumerate(zip(places, figures.CYCLE * 3, strict=False)):
         own = [c for c in found if (c.table, c.concurrency) == place]
@@ -177,5 +181,4 @@ def _ratios(ax: Axes, found: Sequence[Compared], title: str) -> None:
     ax.set_yticks(range(len(whats)), whats)
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.set(xlabel="throughput " + title)
-    ax.legend(fontsize=7, loc="best")
+    ax.set(xlabel=title)
