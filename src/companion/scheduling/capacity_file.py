@@ -25,11 +25,10 @@ MACHINE = ("processor", "machine", "cores", "gpu")
 
 def engine_version() -> str:
     """Of the code that a step runs: equal sources, equal digests."""
-    import companion
-    import companion.kernels
+    import companion.kernels as kernels
 
-    root, digest = Path(companion.__file__).parent, hashlib.sha256()
-    folders = {part: root / part for part in PARTS} | {"kernels": Path(companion.kernels.__file__).parent}
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    folders = {part: root / part for part in PARTS} | {"kernels": Path(kernels.__file__).parent}
     for part in PARTS:
         for path in sorted(folders[part].rglob("*.py")):
             digest.update(f"{part}/{path.relative_to(folders[part]).as_posix()}\n".encode())
