@@ -89,8 +89,8 @@ def run(
     config = config or Config()
     _check(config)
     stored = data_folder() / "results"
-    folder = anchors or stored / "anchors"
-    study = _Study(config, folder, calibration or stored / "calibration")
+    folders = [anchors] if anchors is not None else [stored / "load_anchors", stored / "anchors"]
+    study = _Study(config, folders, calibration or stored / "calibration")
     capacity, real = capacity or stored / "capacity_cpu.json", real or stored / "load_cpu.json"
     first = study.served(config.temperatures[0])
     measured = [load_tables.cpu(capacity, t, first.raw) for t in config.threads] if capacity.is_file() else []
@@ -100,8 +100,13 @@ def run(
     known = real_load.load(real) if real.is_file() and measured else None
     validated = [] if known is None else study.validated(known, capacity)
     bars = [*_bars(found), bar(validated)]
-    model, other = find_model(config.drafter), find_model("tiny-qwen3")
-    source = provenance_of(study.path(config.drafter, config.temperatures[0]))
+    source = provenance_of(study.used[0])
+    model, other = find_model(config.drafter), find_model(source["target"]["name"])
+    described = model.describe()
+    if described["weights_sha256"] != source["drafter"]["weights_sha256"]:
+        raise ValueError(
+            f"the blocks in {study.used[0].parent} are not of the weights of {config.drafter}: record its own"
+        )
     result = Result(
         config=config,
         verdict=verdict(bars),
@@ -115,14 +120,15 @@ def run(
         **asked,
         provenance=collect(
             target=source["target"],
-            drafter=source["drafter"],
+            drafter=described,
             thinking=False,
             sampling={"temperatures": list(config.temperatures)},
             seeds=list(range(config.seed, config.seed + config.seeds)),
-            anchors={path.name: file_hash(path) for path in study.used},
+            anchors={f"{path.parent.name}/{path.name}": file_hash(path) for path in study.used},
             capacity_sha256=file_hash(capacity) if measured else None,
             real_sha256=file_hash(real) if known is not None else None,
-        ),
+        )
+        | {"prompt_set": source["prompt_set"]},
     )
     if output is not None:
         write_json(output, result.model_dump(mode="json"))
@@ -132,29 +138,37 @@ def run(
 class _Study:
     """Recordings, read once, and everything that is simulated with them."""
 
-    def __init__(self, config: Config, folder: Path, calibration: Path) -> None:
-        self.config, self.folder, self.calibration = config, folder, calibration
+    def __init__(self, config: Config, folders: Sequence[Path], calibration: Path) -> None:
+        self.config, self.folders, self.calibration = config, folders, calibration
         self.seeds = range(config.seed, config.seed + config.seeds)
         self.used: list[Path] = []
         self.served = cache(self._served)
 
-    def path(self, drafter: str, temperature: float) -> Path:
-        return self.folder / f"{drafter}-0-T{temperature:g}.npz"
-
     def _served(self, temperature: float, mode: str = "no_think", drafter: str | None = None) -> Served:
-        path = self.path(drafter or self.config.drafter, temperature)
-        if not path.is_file():
-            raise ValueError(f"{path} is not there; `companion experiment anchors` records it")
+        drafter = drafter or self.config.drafter
+        found = self.recorded(temperature, mode, drafter)
+        if found is None:
+            raise ValueError(
+                f"{self.folders[0]} has no blocks of {drafter} at temperature {temperature:g} with mode {mode}; "
+                "`companion experiment anchors` records them"
+            )
+        path, recording = found
         self.used.append(path)
-        recording = Recording.load(path)
         raw = of_mode(replays(recording), mode)
-        if not raw:
-            raise ValueError(f"{path} holds no response of mode {mode}")
         if raw[0].confidence is None:
             return Served(raw, raw, temperature)
         model = recording.provenance["drafter"]
         temperatures = fitted(self.calibration, model, f"{temperature:g}", mode == "think")
         return Served(of_mode(replays(recording, temperatures), mode), raw, temperature)
+
+    def recorded(self, temperature: float, mode: str, drafter: str) -> tuple[Path, Recording] | None:
+        """Of the first folder that has responses of this mode."""
+        for folder in self.folders:
+            path = folder / f"{drafter}-0-T{temperature:g}.npz"
+            recording = Recording.load(path) if path.is_file() else None
+            if recording is not None and any(r.mode == mode for r in recording.responses):
+                return path, recording
+        return None
 
     def points(self, tables: Sequence[Clocks]) -> list[Point]:
         """Every policy on every table at every concurrency and temperature."""
@@ -205,8 +219,9 @@ class _Study:
 
         def responses(setting: str) -> Served | None:
             own = settings[setting]
-            there = self.path(self.config.drafter, own.temperature).is_file()
-            return self.served(own.temperature, "think" if own.thinking else "no_think") if there else None
+            mode = "think" if own.thinking else "no_think"
+            there = self.recorded(own.temperature, mode, self.config.drafter) is not None
+            return self.served(own.temperature, mode) if there else None
 
         def clocks(threads: int, served: Served) -> Clocks:
             return load_tables.cpu(capacity, threads, served.raw)
