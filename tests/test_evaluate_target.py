@@ -12,8 +12,9 @@ import torch
 from companion.experiments import evaluate_target as experiment
 from companion.experiments.bars import verdict
 from companion.experiments.model_card import write_target_card
+from companion.experiments.stored import append_rows, resume_rows
 from companion.experiments.target_report import Proportion, bars, cells, entropies, newcombe
-from companion.experiments.target_rows import Response, append, load_rows
+from companion.experiments.target_rows import Response
 from companion.training.corpus import DOMAINS, MODES, Domain, Mode
 
 SMALL = experiment.Config(samples=4, other_samples=2, max_new_tokens=600, max_batch=16)
@@ -106,18 +107,18 @@ def test_the_interval_of_a_difference_is_newcombes() -> None:
 
 def test_rows_survive_a_cut_and_refuse_other_settings(tmp_path: Path) -> None:
     path, header = tmp_path / "rows.jsonl", {"config": 1}
-    assert load_rows(path, header) == []
-    append(path, [_row(0), _row(1)])
+    assert resume_rows(path, header, Response) == []
+    append_rows(path, [_row(0), _row(1)])
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    assert load_rows(path, header) == [_row(0)]
-    append(path, [_row(1)])
+    assert resume_rows(path, header, Response) == [_row(0)]
+    append_rows(path, [_row(1)])
     assert path.read_bytes() == whole
-    with pytest.raises(ValueError, match="other weights or settings"):
-        load_rows(path, {"config": 2})
+    with pytest.raises(ValueError, match="other weights, settings or another machine"):
+        resume_rows(path, {"config": 2}, Response)
     path.write_bytes(whole.replace(b'"index":0', b'"index":"x"'))
     with pytest.raises(ValueError, match="damaged"):
-        load_rows(path, header)
+        resume_rows(path, header, Response)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ one another.
 import numpy as np
 import pytest
 
-from companion.exact.laws import decode, distance, exact_law, product
+from companion.exact.laws import decode, distance, engine_law, exact_law, product
 from companion.exact.tables import TableDrafter, TableTarget, noise, random_law, sparse_law
 from companion.protocols import Sampling
 from companion.scheduling.capacity import Capacity, CapacityTable, Curve
@@ -113,6 +113,40 @@ def test_five_tokens_and_one_long_request(name):
     target, drafter = TableTarget(5, p), TableDrafter(5, q, max_depth=3)
     law, _ = law_of(POLICIES[name], target, drafter, [(0, 2, 1)], (5,))
     assert distance(law, product(p, [(0, 2, 1)], 5)) < EXACT
+
+
+def test_a_policy_hears_what_became_of_each_round():
+    everything = []
+
+    class Listening(Threshold):
+        def observe(self, outcomes):
+            heard.extend(outcomes)
+
+    p, q = sparse_law(2, 101, 0.8), sparse_law(2, 201, 0.8)
+    target, drafter = TableTarget(2, p), TableDrafter(2, q, max_depth=2)
+
+    def run(branch):
+        heard.clear()
+        requests = decode(branch, target, drafter, Listening(0.3), PROMPTS, Sampling(), CAPS)
+        rows = sorted((row for r in requests for row in r.rounds), key=lambda row: (row.round, row.request))
+        seen = [(o.request, o.confidence, o.verified, o.accepted, o.rejected) for o in heard]
+        assert seen == [(r.request, r.confidence, r.verified, r.accepted, r.rejected) for r in rows]
+        everything.extend(rows)
+        return None
+
+    heard = []
+    exact_law(run)
+    assert {(r.accepted, r.rejected) for r in everything} >= {(0, True), (1, False), (1, True), (2, False)}
+    assert any(r.verified < r.drafted for r in everything)
+
+
+def test_each_branch_begins_with_the_policy_as_it_was_given():
+    p, q = sparse_law(2, 101, 0.6), sparse_law(2, 201, 0.6)
+    target, drafter = TableTarget(2, p), TableDrafter(2, q, max_depth=2)
+    policy = POLICIES["goodput"]()
+    law = engine_law(target, drafter, policy, PROMPTS, Sampling(), CAPS)
+    assert law == law_of(POLICIES["goodput"], target, drafter)[0]
+    assert policy.rate == policy.prior, "what was learnt on a branch stayed"
 
 
 def test_the_papers_counterexample_in_the_engine():

@@ -82,7 +82,7 @@ class _Forced:
         return self.text[position] if position < len(self.text) else int(probs.argmax())
 
     def accept(self, probability: float, position: int) -> bool:
-        raise NotImplementedError("a drafter accepts nothing")
+        raise AssertionError("a drafter has no coins to toss")
 
 
 class _Walk:

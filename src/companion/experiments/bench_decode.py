@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from tqdm import tqdm
 
 import companion
 from companion.engine.load import TextTarget, find_model
 from companion.experiments.forward_cost import WIDTHS, forward_times
+from companion.experiments.stored import read_result
 from companion.experiments.timing import (
     PLAIN,
     Decoder,
@@ -187,12 +188,7 @@ def _decode_once(method: str, config: Config) -> None:
 
 def load(path: Path) -> Result:
     """A stored result. ValueError when the file is none."""
-    try:
-        return Result.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except ValidationError as error:
-        raise ValueError(f"{path} is no result of `companion bench decode --output`; run it again") from error
+    return read_result(path, Result, "bench decode --output")
 
 
 def show(result: Result) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from tqdm import tqdm
 
 import companion
@@ -24,6 +24,7 @@ from companion.experiments.draft_cost import DraftTime, draft_times
 from companion.experiments.drafter_rounds import finished_runs
 from companion.experiments.round_stages import Stages, Yardstick, measure
 from companion.experiments.speedups import ALL, GENERATE, LOOKUP, Speed, speedups
+from companion.experiments.stored import read_result
 from companion.experiments.timing import (
     PLAIN,
     Decoder,
@@ -233,12 +234,7 @@ def is_result(path: Path) -> bool:
 
 def load(path: Path) -> Result:
     """A stored result. ValueError when the file is none."""
-    try:
-        return Result.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except ValidationError as error:
-        raise ValueError(f"{path} is no result of `companion bench drafters --output`; run it again") from error
+    return read_result(path, Result, "bench drafters --output")
 
 
 def show(result: Result) -> None:

@@ -18,8 +18,9 @@ import companion
 from companion.engine.generate import GenerationResult
 from companion.engine.load import TextTarget
 from companion.experiments.bars import Bar, Verdict, verdict
+from companion.experiments.stored import append_rows, resume_rows
 from companion.experiments.target_report import Cell, EntropySummary, Proportion, bars, cells, entropies
-from companion.experiments.target_rows import Response, append, load_rows
+from companion.experiments.target_rows import Response
 from companion.parallel import ordered_map
 from companion.provenance import collect, write_json
 from companion.training.corpus import DOMAINS, KINDS, MODES, Domain, Kind, Mode, Sample, held_out_samples, is_right
@@ -65,12 +66,12 @@ def run(
     target = companion.load_target(config.target, device=config.device)
     header = {"config": config.model_dump(mode="json"), "weights": target.source["weights_sha256"]}
     path = rows or Path("runs") / "evaluate_target" / f"{target.name}-{_digest(header)}.jsonl"
-    done = load_rows(path, header)
+    done = resume_rows(path, header, Response)
     work = _plan(config)
     total = sum(n for *_, n in work)
     bar = tqdm(total=total, initial=len(done), desc="evaluate target", unit="response", disable=None)
     for made in ordered_map(partial(_answer, config), _missing(config, done), workers):
-        append(path, made)
+        append_rows(path, made)
         done += made
         bar.update(len(made))
     bar.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from tqdm import tqdm
 
 import companion
@@ -24,8 +24,9 @@ from companion.experiments.load_design import Config, check, design, texts
 from companion.experiments.load_policies import DEPLOYED, PLAIN, fitted, make
 from companion.experiments.load_run import LoadedEngine, Run, RunKey, serve
 from companion.experiments.load_summary import Cell, Ratio, bars, cells, identical, ratios
+from companion.experiments.stored import append_rows, read_result, resume_rows
 from companion.protocols import Drafter, Sampling
-from companion.provenance import collect, file_hash, system, write_atomic, write_json
+from companion.provenance import collect, file_hash, system, write_json
 from companion.scheduling.capacity import CapacityTable
 from companion.scheduling.capacity_file import engine_version, load_capacity
 from companion.scheduling.ranking import Calibrate
@@ -75,14 +76,12 @@ def run(
         "system": {k: v for k, v in system().items() if k != "threads"},
     }
     path = rows or Path("runs") / "load" / "runs.jsonl"
-    done = load_rows(path, identity)
+    done = resume_rows(path, identity, Run)
     started, before = os.getloadavg()[0], torch.get_num_threads()
     try:
-        with path.open("a", encoding="utf-8") as file:
-            for made in _missing(config, done, target, capacity, {n: t.one for n, t in calibrated.items()}):
-                file.write("".join(r.model_dump_json() + "\n" for r in made))
-                file.flush()
-                done.extend(made)
+        for made in _missing(config, done, target, capacity, {n: t.one for n, t in calibrated.items()}):
+            append_rows(path, made)
+            done.extend(made)
     finally:
         torch.set_num_threads(before)
     found = ratios(done, config.resamples, config.seed)
@@ -170,38 +169,9 @@ def _engines(
     return found
 
 
-def load_rows(path: Path, identity: dict[str, Any]) -> list[Run]:
-    """The runs already there; starts the file where there is none, and drops a last line that was cut off.
-
-    ValueError for runs of other weights, settings or machine, and for a damaged file.
-    """
-    header = json.dumps(identity)
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    lines = text.split("\n")
-    if len(lines) < 2:  # nothing, or a header that was cut off
-        write_atomic(path, header + "\n")
-        return []
-    try:
-        if json.loads(lines[0]) != json.loads(header):
-            raise ValueError(
-                f"{path} holds runs of other weights, settings or another machine: remove it, or name another"
-            )
-        found = [Run.model_validate_json(line) for line in lines[1:-1]]
-    except (ValidationError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is damaged and cannot be resumed; remove it to start anew") from error
-    if lines[-1]:
-        write_atomic(path, "\n".join(lines[:-1]) + "\n")
-    return found
-
-
 def load(path: Path) -> Result:
     """A stored result. ValueError when the file is none."""
-    try:
-        return Result.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except ValidationError as error:
-        raise ValueError(f"{path} is no result of `companion experiment load`; run it again") from error
+    return read_result(path, Result, "experiment load")
 
 
 def show(result: Result) -> None:

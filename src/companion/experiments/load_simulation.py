@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from tqdm import tqdm
 
 from companion.engine.load import data_folder, find_model
@@ -29,6 +29,7 @@ from companion.experiments.load_replays import of_mode, replays
 from companion.experiments.load_summary import AT_LEAST
 from companion.experiments.load_tables import Clocks
 from companion.experiments.load_validation import Validated, bar, validate
+from companion.experiments.stored import read_result
 from companion.provenance import collect, file_hash, write_json
 
 FEW = ("plain", "fixed-1", "fixed-3", "fixed-5", "fixed-7", "prefix", DEPLOYED, "goodput")
@@ -262,12 +263,7 @@ def _bars(found: Sequence[Point]) -> list[Bar]:
 
 def load(path: Path) -> Result:
     """A stored result. ValueError when the file is none."""
-    try:
-        return Result.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except ValidationError as error:
-        raise ValueError(f"{path} is no result of `companion experiment load-simulation`; run it again") from error
+    return read_result(path, Result, "experiment load-simulation")
 
 
 def show(result: Result) -> None:

@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from companion.protocols import RequestView
+
 F64 = NDArray[np.float64]
 
 
@@ -125,6 +127,11 @@ class CapacityTable:
     def at(self, context: float) -> Capacity:
         """The curve at a mean context length."""
         return _at(self, float(context))
+
+
+def mean_context(requests: Sequence[RequestView]) -> float:
+    """What `at` is asked for: mean text length of the requests of a step, of which there is one at least."""
+    return sum(view.position for view in requests) / len(requests)
 
 
 @lru_cache(maxsize=1024)  # a scheduler and whoever times it ask alike

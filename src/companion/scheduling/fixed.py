@@ -20,9 +20,14 @@ class FixedDepth:
         return [self.depth] * len(requests)
 
     def admit(self, frontier: Frontier) -> None:
-        for row in range(len(frontier.requests)):
-            while frontier.admitted(row) < frontier.drafted(row):
-                frontier.admit(row)
+        admit_all(frontier)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """Nothing of the past decides."""
+
+
+def admit_all(frontier: Frontier) -> None:
+    """Every drafted slot of every request."""
+    for row in range(len(frontier.requests)):
+        while frontier.admitted(row) < frontier.drafted(row):
+            frontier.admit(row)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from companion.protocols import Outcome, RequestView
 
-_ALL = 1 << 30  # the engine cuts it to what the drafter offers and the request still needs
+ALL = 1 << 30  # more than is ever drafted; the engine cuts a depth to what the drafter offers and the request needs
 
 
 class FullDraft:
@@ -15,7 +15,7 @@ class FullDraft:
     def __init__(self, depth: int | None = None) -> None:
         if depth is not None and (not hasattr(depth, "__index__") or depth < 0):
             raise ValueError(f"depth must be an integer >= 0, or None for all that the drafter offers, got {depth!r}")
-        self.depth = _ALL if depth is None else int(depth)
+        self.depth = ALL if depth is None else int(depth)
 
     def draft_depths(self, requests: Sequence[RequestView]) -> Sequence[int]:
         return [self.depth] * len(requests)

@@ -17,7 +17,8 @@ import numpy as np
 
 from companion.accepted_length import tau
 from companion.protocols import Frontier, Outcome, RequestView
-from companion.scheduling.capacity import Capacity, CapacityTable
+from companion.scheduling.capacity import Capacity, CapacityTable, mean_context
+from companion.scheduling.fixed import admit_all
 
 
 class Goodput:
@@ -59,7 +60,7 @@ class Goodput:
         if not requests:
             return []
         count = len(requests)
-        capacity = self.capacity.at(sum(view.position for view in requests) / count)
+        capacity = self.capacity.at(mean_context(requests))
         depths = np.arange(self.max_depth + 1)
         plain = capacity.seconds(count, count, drafted=0)
         seconds = np.where(depths > 0, capacity.seconds(count * (1 + depths), count), plain)
@@ -70,6 +71,4 @@ class Goodput:
         return [depth] * count
 
     def admit(self, frontier: Frontier) -> None:
-        for row in range(len(frontier.requests)):
-            while frontier.admitted(row) < frontier.drafted(row):
-                frontier.admit(row)
+        admit_all(frontier)

@@ -14,12 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from companion.protocols import Frontier, Outcome
-from companion.scheduling.capacity import Capacity, CapacityTable
-from companion.scheduling.full_draft import FullDraft
+from companion.scheduling.capacity import Capacity, CapacityTable, mean_context
+from companion.scheduling.full_draft import ALL, FullDraft
 from companion.scheduling.prefix import global_tokens
 from companion.scheduling.ranking import Calibrate, admit_by_survival, as_drafted
-
-_ALL = 1 << 30  # slots: more than any batch drafts
 
 
 class LaggedTopK(FullDraft):
@@ -61,7 +59,7 @@ class LaggedTopK(FullDraft):
         views = frontier.requests
         old = self._past[0] if len(self._past) == self.lag else {}
         if not views or not old:
-            return _ALL
+            return ALL
         past = {request: [self.calibrate(k, c) for k, c in enumerate(row, start=1)] for request, row in old.items()}
         width = max(map(len, past.values()))
         newcomer: list[float] | None = None
@@ -71,7 +69,7 @@ class LaggedTopK(FullDraft):
             if given is None:
                 given = newcomer = newcomer or _means(list(past.values()), width)
             table[row, : len(given)] = given
-        capacity = self.capacity.at(sum(view.position for view in views) / len(views))
+        capacity = self.capacity.at(mean_context(views))
         return global_tokens(table, capacity)
 
 

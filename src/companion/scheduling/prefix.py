@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from companion.protocols import Frontier
-from companion.scheduling.capacity import Capacity, CapacityTable
+from companion.scheduling.capacity import Capacity, CapacityTable, mean_context
 from companion.scheduling.full_draft import FullDraft
 from companion.scheduling.ranking import Calibrate, admit_by_survival, as_drafted, ranked, survival
 
@@ -44,7 +44,7 @@ class PrefixScheduler(FullDraft):
         views = frontier.requests
         if not views:
             return
-        capacity = self.capacity.at(sum(view.position for view in views) / len(views))
+        capacity = self.capacity.at(mean_context(views))
         seconds = _seconds(capacity, len(views))
         tau = float(len(views))
         best = tau / next(seconds)
@@ -108,6 +108,12 @@ def global_tokens(confidence: ArrayLike, capacity: Capacity) -> int:  # [R, K]
     paper's appendix.
     """
     return int(np.argmax(throughput_path(_batch(confidence), capacity).theta))
+
+
+def searched_lengths(confidence: ArrayLike, capacity: Capacity) -> NDArray[np.int64]:  # [R, K] -> [R]
+    """The lengths at that best point. On confidences of the present this is the counterexample itself."""
+    path = throughput_path(_batch(confidence), capacity)
+    return path.lengths(int(np.argmax(path.theta)), len(np.asarray(confidence)))
 
 
 def exhaustive_lengths(confidence: ArrayLike, capacity: Capacity) -> NDArray[np.int64]:  # [R, K] -> [R]

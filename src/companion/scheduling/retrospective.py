@@ -13,7 +13,7 @@ import numpy as np
 
 from companion.protocols import Draft, Outcome, RequestView
 from companion.scheduling.capacity import Capacity
-from companion.scheduling.prefix import throughput_path
+from companion.scheduling.prefix import searched_lengths
 from companion.scheduling.ranking import survival
 
 
@@ -45,9 +45,7 @@ class RetrospectiveSearch(Retrospective):
 
     def lengths(self, drafts: Sequence[Draft]) -> list[int]:
         """Verification length of each draft."""
-        table = confidence_table(drafts, self.depth)
-        path = throughput_path(table, self.capacity)
-        return path.lengths(int(np.argmax(path.theta)), len(drafts)).tolist()
+        return searched_lengths(confidence_table(drafts, self.depth), self.capacity).tolist()
 
 
 class DeeperSlotFirst(Retrospective):

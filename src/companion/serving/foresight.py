@@ -18,9 +18,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from companion.protocols import Draft, Outcome, RequestView
-from companion.scheduling.capacity import Capacity, CapacityTable
+from companion.scheduling.capacity import Capacity, CapacityTable, mean_context
 from companion.scheduling.full_draft import FullDraft
-from companion.scheduling.prefix import throughput_path
+from companion.scheduling.prefix import searched_lengths
 from companion.scheduling.retrospective import confidence_table
 
 
@@ -54,7 +54,7 @@ class Oracle(FullDraft):
         self, requests: Sequence[RequestView], drafts: Sequence[Draft], leading: Sequence[int]
     ) -> Sequence[int]:
         count = len(requests)
-        capacity = self.capacity.at(sum(view.position for view in requests) / count)
+        capacity = self.capacity.at(mean_context(requests))
         most = np.array([min(m, len(draft)) for m, draft in zip(leading, drafts, strict=True)])
         tokens = count + np.arange(int(most.sum()) + 1)
         extra = int(np.argmax(tokens / capacity.seconds(tokens, count)))
@@ -78,6 +78,5 @@ class SameStep(FullDraft):
     def lengths_seeing(
         self, requests: Sequence[RequestView], drafts: Sequence[Draft], leading: Sequence[int]
     ) -> Sequence[int]:
-        capacity = self.capacity.at(sum(view.position for view in requests) / len(requests))
-        path = throughput_path(confidence_table(drafts, max(map(len, drafts))), capacity)
-        return path.lengths(int(np.argmax(path.theta)), len(requests)).tolist()
+        capacity = self.capacity.at(mean_context(requests))
+        return searched_lengths(confidence_table(drafts, max(map(len, drafts))), capacity).tolist()

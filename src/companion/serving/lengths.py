@@ -13,6 +13,7 @@ import numpy as np
 
 from companion.engine.frontier import DraftFrontier, verification_lengths
 from companion.protocols import Draft, Policy, RequestView
+from companion.scheduling.capacity import mean_context
 from companion.scheduling.fixed import FixedDepth
 from companion.scheduling.goodput import Goodput
 from companion.scheduling.lagged import LaggedTopK
@@ -26,7 +27,7 @@ def lengths_of(policy: Policy, views: Sequence[RequestView], drafts: Sequence[Dr
     if type(policy) in (FixedDepth, Goodput):
         return [len(draft) for draft in drafts]
     if type(policy) is PrefixScheduler and policy.calibrate is as_drafted:
-        capacity = policy.capacity.at(sum(view.position for view in views) / len(views))
+        capacity = policy.capacity.at(mean_context(views))
         return prefix_lengths(_table(drafts), capacity).tolist()
     if type(policy) is LaggedTopK and policy.calibrate is as_drafted:
         rows, _ = ranked(survival(_table(drafts)))
