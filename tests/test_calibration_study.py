@@ -200,10 +200,12 @@ def test_figures_are_drawn_from_what_was_measured(mended: Path) -> None:
     from matplotlib import pyplot as plt
 
     from companion import figures_calibration as figures
+    from companion.figures import use_style
 
+    use_style()  # it puts titles to the left, in this process and for every test after it
     result = study.run(mended, config=study.Config(resamples=20))
     panels = figures.reliability(result).axes
-    assert [axes.get_title() for axes in panels] == ["position 1", "position 3"]
+    assert [axes.get_title(loc="left") for axes in panels] == ["position 1", "position 3"]
     assert len(figures.errors(result).axes) == len(figures.auc(result).axes) == len(result.rankings)
     with pytest.raises(ValueError, match="nothing to draw"):
         figures.reliability(result, domain="poetry")
