@@ -41,15 +41,15 @@ BATCHES = {  # (tokens in the cache, new ones) of each request
 }
 
 
-@pytest.mark.parametrize("order", ["sorted", "shuffled", "scattered"])
+@pytest.mark.parametrize("order", ["sorted", "shuffled", "scattered", "far apart"])
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
 def test_each_request_is_what_it_is_alone(target, batch, order):
     slots = list(range(len(batch)))
     if order != "sorted":
         random.Random(1).shuffle(slots)
-    if order == "scattered":  # free slots in between
-        slots = [2 * slot for slot in slots]
-    cache = target.new_cache(2 * len(batch), 40)
+    if order in ("scattered", "far apart"):  # free slots in between
+        slots = [(2 if order == "scattered" else 4) * slot for slot in slots]
+    cache = target.new_cache(4 * len(batch), 40)
     torch.nn.init.normal_(cache.both, std=50)  # what rolled-back text may have left
     for request, (slot, (cached, _)) in enumerate(zip(slots, batch, strict=True)):
         if cached:
@@ -77,3 +77,22 @@ def test_short_blocks_share_one_call_and_a_full_cache_is_not_copied(target, monk
     calls.clear()
     target.forward(ragged([(2, 3, [1]), (0, 8, [1] * 20), (1, 1, [1, 2])], target.device), cache)
     assert sorted(call[:2] for call in calls) == [(1, 20)] * layers + [(2, 2)] * layers, "a long one was padded to"
+
+
+def test_a_prompt_that_joins_in_the_middle_does_not_make_the_others_copied(target, monkeypatch):
+    seen = []
+
+    def watched(q, k, v, **options):
+        seen.append((q.shape[0], q.shape[2], k.data_ptr()))
+        return F_attention(q, k, v, **options)
+
+    F_attention = F.scaled_dot_product_attention
+    cache = target.new_cache(8, 40)
+    target.forward(ragged([(slot, 0, [1] * 8) for slot in (0, 2, 3)], target.device), cache)
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", watched)
+    target.forward(ragged([(0, 8, [1]), (1, 0, [1] * 20), (2, 8, [1]), (3, 8, [1])], target.device), cache)
+    decoding = [(members, keys) for members, new, keys in seen if new == 1]
+    assert decoding == [(4, keys.data_ptr()) for keys in cache.keys], "a row of slots with one hole was copied"
+    seen.clear()
+    target.forward(ragged([(0, 9, [1]), (7, 0, [1])], target.device), cache)
+    assert {members for members, *_ in seen} == {2}, "eight rows were read for two requests"

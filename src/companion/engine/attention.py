@@ -2,8 +2,10 @@
 
 The only place of the forward that knows requests. Requests with equally many new tokens share one call, and so do all
 whose blocks are short: their queries are laid side by side, padded to the longest, since one call with some idle rows
-is far quicker than one for each length. Requests are taken in the order of their slots, so that a full cache is read
-where it lies. What another request, a longer neighbour or a rolled-back suffix left in the cache is masked out.
+is far quicker than one for each length. Requests are taken in the order of their slots, so that the cache is read where
+it lies: a slot in between, free or with a prompt that is read in another call, gets idle rows too, which is far quicker
+than to copy the keys and values around it. What another request, a longer neighbour or a rolled-back suffix left in the
+cache is masked out.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from companion.protocols import RaggedBatch
 
 STAIRS = 32  # rows of the longest block whose causal mask is a view of one that is made once
 PADDED = 16  # rows of the longest block that others are padded to
+HOLES = 2  # a stretch of the cache with up to so many slots for each that is read is read whole
 
 Span = tuple[int, int, int, int]  # slot, first row and row behind the last in the stream, tokens in the cache
 
@@ -103,24 +106,31 @@ class AttentionPlan:
         return together
 
 
-def _group(n: int, members: list[Span], cache: Cache, device: torch.device, *, whole: bool) -> Group:
-    """``whole``: these are all requests, in order; members come in the order of their slots."""
-    slots, lengths = [slot for slot, *_ in members], [length for *_, length in members]
-    first, end = slots[0], min(max(lengths) + n, cache.capacity)  # idle rows may reach beyond the cache
-    neighbours = slots == list(range(first, first + len(slots)))  # a view of the cache, no copy
-    window = (slice(None), slice(first, first + len(slots)) if neighbours else slice(None), slice(None), slice(end))
-    padded = any(stop - start < n for _, start, stop, _ in members)
+def _group(n: int, spans: list[Span], cache: Cache, device: torch.device, *, whole: bool) -> Group:
+    """``whole``: these are all requests, in order; spans come in the order of their slots."""
+    slots, lengths = [slot for slot, *_ in spans], [length for *_, length in spans]
+    end = min(max(lengths) + n, cache.capacity)  # idle rows may reach beyond the cache
+    first, stretch = slots[0], slots[-1] + 1 - slots[0]
+    viewed = stretch <= HOLES * len(slots)  # no copy: slots of others in between are members with idle rows alone
+    members = stretch if viewed else len(slots)
+    places = [slot - first for slot in slots] if viewed else list(range(len(slots)))
+    if members > len(slots):
+        known = dict(zip(places, lengths, strict=True))
+        lengths = [known.get(place, lengths[0]) for place in range(members)]
+    idle = members > len(slots) or any(stop - start < n for _, start, stop, _ in spans)
     rows = cells = None
-    if padded or not whole:
-        rows = torch.cat([torch.arange(start, stop) for _, start, stop, _ in members]).to(device)
-    if padded:
-        cells = torch.cat([torch.arange(i * n, i * n + m[2] - m[1]) for i, m in enumerate(members)]).to(device)
+    if idle or not whole:
+        rows = torch.cat([torch.arange(start, stop) for _, start, stop, _ in spans]).to(device)
+    if idle:
+        sizes = [stop - start for _, start, stop, _ in spans]
+        cells = torch.cat([torch.arange(p * n, p * n + size) for p, size in zip(places, sizes, strict=True)]).to(device)
+    window = (slice(None), slice(first, first + stretch) if viewed else slice(None), slice(None), slice(end))
     return Group(
         rows=rows,
         cells=cells,
-        slots=None if neighbours else torch.tensor(slots, device=device),
+        slots=None if viewed else torch.tensor(slots, device=device),
         new=n,
-        members=len(members),
+        members=members,
         mask=_mask(n, lengths, end, cache),
         seen=cache.both[window].unbind(),
     )
