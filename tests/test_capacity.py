@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from companion.scheduling.capacity import Capacity, CapacityTable, Curve
+from companion.protocols import RequestView
+from companion.scheduling.capacity import Capacity, CapacityTable, Curve, mean_context
 
 
 def test_measured_sizes_come_back_and_gaps_are_filled_in_time():
@@ -36,10 +37,31 @@ def test_no_size_is_faster_than_the_fastest_measured(table, size):
 
 
 def test_drafting_is_part_of_a_step():
-    capacity = Capacity(Curve((1, 10), (1.0, 1.0)), draft=Curve((1, 2), (1.0, 3.0)))
-    assert capacity.seconds([1, 5], 2).tolist() == [4.0, 4.0]
-    assert capacity.seconds([1], 1).tolist() == [2.0]
+    capacity = Capacity(Curve((1, 10), (1.0, 1.0)), (Curve((1, 2), (1.0, 3.0)), Curve((1, 2), (2.0, 5.0))))
+    assert capacity.seconds([1, 5], 2).tolist() == [6.0, 6.0]
+    assert capacity.seconds([1], 1).tolist() == [3.0]
     assert float(capacity.verify(1)) == 1.0
+    by_depth = [float(capacity.seconds(5, 2, depth=d)) for d in (0, 1, 2, 3)]
+    assert by_depth == [1.0, 4.0, 6.0, 6.0], "deeper than is known is the whole block"
+    assert [capacity.drafting(2, d) for d in (0, 1, 2, None)] == [0.0, 3.0, 5.0, 5.0]
+    assert Capacity(Curve((1,), (1.0,))).drafting(4, 3) == 0.0
+
+
+def test_drafting_has_a_context_too():
+    near, far = (Curve((1, 4), (1.0, 2.0)), Curve((1, 4), (2.0, 4.0))), (Curve((1, 4), (3.0, 6.0)),) * 2
+    table = CapacityTable((100, 200), (Curve((1,), (1.0,)),) * 2, drafts=(near, far))
+    assert [table.at(150).drafting(4, d) for d in (1, 2)] == [4.0, 5.0]
+    assert table.at(300).drafting(1, 1) == 5.0
+    for drafts in ((near,), (near, far[:1]), (near, (Curve((1, 8), (1.0, 1.0)),) * 2)):
+        with pytest.raises(ValueError, match="the same depths and the same numbers of requests"):
+            CapacityTable((100, 200), (Curve((1,), (1.0,)),) * 2, drafts=drafts)
+
+
+def test_a_scheduler_asks_for_a_round_context():
+    views = [RequestView(i, at, "output", 9) for i, at in enumerate((100, 103))]
+    assert mean_context(views) == 96
+    assert mean_context(views[1:]) == 96
+    assert mean_context([RequestView(0, 105, "output", 9)]) == 112
 
 
 def test_context_as_a_second_axis():
@@ -52,7 +74,7 @@ def test_context_as_a_second_axis():
 
 
 def test_keys_and_values_are_read_once_a_request_and_drafting_is_for_those_that_draft():
-    capacity = Capacity(Curve((1, 10), (1.0, 1.0)), Curve((1, 2), (1.0, 3.0)), read=0.25)
+    capacity = Capacity(Curve((1, 10), (1.0, 1.0)), (Curve((1, 2), (1.0, 3.0)),), read=0.25)
     assert float(capacity.seconds(10, 2)) == 1.0 + 0.5 + 3.0
     assert float(capacity.seconds(10, 2, drafted=1)) == 1.0 + 0.5 + 1.0
     assert float(capacity.seconds(10, 2, drafted=0)) == 1.0 + 0.5

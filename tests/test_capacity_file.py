@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -31,7 +32,7 @@ def record():
                 "sizes": [1, 4, 16],
                 "verify": [[0.001 * threads, 0.002, 0.004], [0.002, 0.003, 0.006]],
                 "reads": [0.0001, 0.0002],
-                "draft": {"requests": [1, 4], "seconds": [0.001, 0.002]},
+                "draft": {"requests": [1, 4], "seconds": [[[0.0005, 0.001], [0.001, 0.002]], [[0.001, 0.002]] * 2]},
             }
             for threads in (1, 2)
         ],
@@ -106,7 +107,7 @@ def test_a_simulation_does_not_mind_where_a_table_is_from(path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda r: r.update(format="companion.capacity/0"), "its format is not"),
+        (lambda r: r.update(format="companion.capacity/1"), "its format is not"),
         (lambda r: r.update(tables=[]), "it holds no table"),
         (lambda r: r.pop("provenance"), "lacks 'provenance'"),
         (lambda r: r["tables"][0].pop("verify"), "lacks 'verify'"),
@@ -120,7 +121,9 @@ def test_a_simulation_does_not_mind_where_a_table_is_from(path):
         (lambda r: r["tables"][0].update(verify=[]), "a curve for each"),
         (lambda r: r["tables"][0].update(contexts=[192, 64]), "rising contexts"),
         (lambda r: r["tables"][0].update(reads=[-0.1, 0.1]), "at least 0"),
-        (lambda r: r["tables"][0].update(draft={"requests": [], "seconds": []}), "one of them at least"),
+        (lambda r: r["tables"][0]["draft"].update(requests=[]), "one of them at least"),
+        (lambda r: r["tables"][0]["draft"]["seconds"].pop(), "every context needs drafting times"),
+        (lambda r: r["tables"][0]["draft"].update(seconds=[0.001, 0.002]), "is no capacity table"),
     ],
 )
 def test_a_broken_table_is_refused_in_one_sentence(path, change, sentence):
@@ -155,7 +158,7 @@ def test_one_size_one_context_and_gaps_are_fine(path):
 
 def cell(requests, depth, seconds, context=64):
     same = {"low": seconds, "median": seconds, "high": seconds}
-    draft = Quartiles(low=0.001, median=0.001 * requests, high=1.0)
+    draft = Quartiles(low=0.001, median=0.001 * requests * (1 + depth), high=1.0)
     return Cell(
         threads=1,
         context=context,
@@ -178,9 +181,17 @@ def test_what_a_request_costs_is_told_from_what_its_tokens_cost():
     assert table.reads == pytest.approx([0.000064, 0.000192])
     assert table.verify[0] == pytest.approx([seconds(b, 0, 64) for b in table.sizes]), "a jag was smoothed away"
     assert table.misfit < 1e-9
-    assert table.draft.seconds == pytest.approx([0.001, 0.002, 0.004, 0.008])
+    by_depth = [[0.001 * r * (1 + d) for r in (1, 2, 4, 8)] for d in (1, 2, 3)]
+    assert np.array(table.draft.seconds) == pytest.approx(np.array([by_depth] * 2))
     alone = table_of_cells(1, [cell(1, d, 0.001) for d in range(3)])
     assert alone.reads == [0.0], "one number of requests says nothing on what a request costs"
+
+
+def test_one_disturbed_cell_does_not_decide_which_depth_is_quick():
+    cells = [cell(2, d, 0.004) for d in range(8)]
+    cells[3].draft.median = 0.1
+    drafting = table_of_cells(1, cells).draft.seconds[0]
+    assert [row[0] for row in drafting] == pytest.approx([0.002 * (1 + d) for d in range(1, 8)], rel=0.05)
 
 
 def test_the_curve_of_another_context_is_off_by_what_it_leaves_out():

@@ -48,9 +48,11 @@ def test_the_depth_falls_with_load_and_with_the_rate():
 
 
 def test_the_time_of_drafting_counts_unless_nothing_is_drafted():
-    slow = Capacity(Curve((1, 64), (1.0, 1.0)), draft=Curve((1,), (50.0,)))
+    slow = Capacity(Curve((1, 64), (1.0, 1.0)), draft=(Curve((1,), (50.0,)),))
     assert fed(slow, 1, True).draft_depths(views(1)) == [0]
     assert fed(slow, 1000, True).draft_depths(views(1)) == [0], "8 tokens in 51 s are slower than one in a second"
+    loop = Capacity(Curve((1, 64), (1.0, 1.0)), tuple(Curve((1,), (0.2 + 0.4 * d,)) for d in range(1, 8)))
+    assert fed(loop, 3, True).draft_depths(views(1)) == [2], "tau / seconds: 1.75 / 1.6, 2.31 / 2, 2.73 / 2.4"
 
 
 def test_a_controller_that_gave_up_tries_again():

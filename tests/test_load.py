@@ -24,7 +24,7 @@ from companion.scheduling.capacity_file import FORMAT, engine_version
 from companion.scheduling.ranking import as_drafted
 from companion.training.corpus import DOMAINS, held_out_samples
 
-TABLE = CapacityTable((64,), (Curve((1, 8, 64), (0.002, 0.003, 0.012)),), Curve((1, 8), (0.002, 0.006)))
+TABLE = CapacityTable((64,), (Curve((1, 8, 64), (0.002, 0.003, 0.012)),), ((Curve((1, 8), (0.002, 0.006)),),))
 SMALL = study.Config(
     settings=(
         GREEDY.model_copy(
@@ -47,7 +47,7 @@ def target():
 def capacity(tmp_path_factory):
     path = tmp_path_factory.mktemp("capacity") / "capacity.json"
     table = {"threads": 1, "contexts": [64], "sizes": [1, 8, 64], "verify": [[0.002, 0.003, 0.012]]}
-    drafting = {"draft": {"requests": [1, 8], "seconds": [0.002, 0.006]}, "reads": [0.0]}
+    drafting = {"draft": {"requests": [1, 8], "seconds": [[[0.002, 0.006]]]}, "reads": [0.0]}
     here = {
         "harness": {"name": "companion"},
         "system": companion.provenance.system(),

@@ -26,7 +26,7 @@ from companion.serving import Arrivals, simulate
 from companion.training.corpus import held_out_samples
 
 STORED = data_folder() / "results"
-CAPACITY = Capacity(Curve((1, 8, 64), (1.0, 1.2, 6.0)), Curve((1, 4), (0.3, 0.5)))
+CAPACITY = Capacity(Curve((1, 8, 64), (1.0, 1.2, 6.0)), (Curve((1, 4), (0.3, 0.5)),))
 
 
 @pytest.fixture(scope="module")

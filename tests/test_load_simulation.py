@@ -42,21 +42,16 @@ SMALL = study.Config(
 def capacity_record() -> dict[str, Any]:
     """Drafting takes 1 ms and 0.1 ms a token of depth; a forward 2 ms and 0.2 ms a token."""
     sizes, requests = [1, 2, 4, 8, 16], [1, 2]
-    cells = [
-        {"threads": 1, "requests": r, "depth": d, "position": at, "draft": {"median": 1e-3 + 1e-4 * d + 1e-6 * at}}
-        for r in requests
-        for d in range(8)
-        for at in (50, 200)
-    ]
+    drafting = [[[1e-3 + 1e-4 * d + 1e-6 * at] * 2 for d in range(1, 8)] for at in (50, 200)]
     table = {
         "threads": 1,
         "contexts": [50, 200],
         "sizes": sizes,
         "verify": [[2e-3 + 2e-4 * b for b in sizes]] * 2,
         "reads": [1e-4, 4e-4],
-        "draft": {"requests": requests, "seconds": [1.7e-3, 1.7e-3]},
+        "draft": {"requests": requests, "seconds": drafting},
     }
-    return {"format": FORMAT, "tables": [table], "cells": cells, "provenance": {"system": {}, "settings": {}}}
+    return {"format": FORMAT, "tables": [table], "provenance": {"system": {}, "settings": {}}}
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +107,7 @@ def test_every_policy_at_every_load(result: study.Result) -> None:
 
 
 def test_a_gain_is_the_product_of_its_parts(result: study.Result) -> None:
-    for table, parts in (("measured CPU, 1 thread", 4), ("analytic H200", 5)):
+    for table, parts in (("measured CPU, 1 thread", 5), ("analytic H200", 6)):
         own = {p.part: p.factor.value for p in result.parts if p.table == table}
         assert len(own) == parts
         assert own["total"] == pytest.approx(np.prod([v for k, v in own.items() if k != "total"]), rel=0.02)
@@ -200,23 +195,27 @@ def test_a_frontier_read_off_by_hand() -> None:
 
 
 def test_a_static_depth_drafts_less(capacity: Path) -> None:
-    served = [Replay.of(np.zeros((100, 7)), np.zeros((100, 7)), prompt_length=49)]
-    assert load_tables.mean_context(served) == 49 + 101 / 2
-    clocks = load_tables.cpu(capacity, 1, served)
-    times = [float(clocks.of(name).at(50).seconds(8, 1)) for name in ("fixed-1", "fixed-7", "lagged", "goodput")]
-    assert np.diff(times).tolist() == pytest.approx([6e-4, 0.0, 0.0], abs=1e-9)
-    assert float(clocks.of("fixed-1").draft(1)) == pytest.approx(1e-3 + 1e-4 + 1e-6 * 99.5)
-    same = clocks.whole_block()
-    assert same.of("fixed-1") == same.of("lagged") == clocks.of("fixed-7") != clocks.of("fixed-1")
-    gpu = load_tables.gpu()
-    assert float(gpu.of("fixed-1").at(0).seconds(2, 1)) < float(gpu.of("fixed-7").at(0).seconds(2, 1))
-    assert float(load_tables.gpu(rank=0).capacity.at(0).seconds(2, 1)) < float(gpu.capacity.at(0).seconds(2, 1))
+    clock = load_tables.cpu(capacity, 1)
+    assert [clock.capacity.at(125).drafting(1, d) for d in (1, 7)] == pytest.approx([1.225e-3, 1.825e-3])
+    assert [clock.whole_block().capacity.at(125).drafting(1, d) for d in (0, 1, 7)] == pytest.approx(
+        [0, 1.825e-3, 1.825e-3]
+    )
+    pool = [Replay.of(np.zeros((30, 7)), np.zeros((30, 7)), np.full((30, 7), 0.5), prompt_length=5)] * 4
+    shares = {
+        name: loads([name], clock, Served(pool, pool, 0.0), 1, [0])[name][0].drafting_share
+        for name in ("plain", "fixed-1", "fixed-7", "lagged")
+    }
+    assert shares["plain"] == 0.0 < shares["fixed-1"] / (1 - shares["fixed-1"]) * 2.6e-3 < 1.3e-3
+    gpu, dflash = (load_tables.gpu(rank).capacity.at(0) for rank in (256, 0))
+    assert gpu.drafting(1, 1) < gpu.drafting(1, 7)
+    assert dflash.drafting(1, 7) < gpu.drafting(1, 7)
+    assert gpu.drafting(1, 1) > 5 * 2 * 100_925_440 / 4.8e12, "the whole block goes through the layers at any depth"
 
 
 def test_validation_sees_a_table_that_is_wrong(capacity: Path, recordings: tuple[Path, Path]) -> None:
     raw = replays(Recording.load(recordings[1] / "dspark-0-T0.npz"))
-    clocks, served = load_tables.cpu(capacity, 1, raw), Served(raw, raw, 0.0)
-    found = loads(["plain", "fixed-3"], clocks, served, 2, [0, 1])
+    clock, served = load_tables.cpu(capacity, 1), Served(raw, raw, 0.0)
+    found = loads(["plain", "fixed-3"], clock, served, 2, [0, 1])
     cells = [
         Cell.model_construct(
             setting="greedy",
@@ -234,15 +233,15 @@ def test_validation_sees_a_table_that_is_wrong(capacity: Path, recordings: tuple
     ]
     setting = load_design.GREEDY.model_copy(update={"concurrency": (2,)})
     real = real_load.Result.model_construct(config=load_design.Config(settings=(setting,)), cells=cells)
-    same = list(validate(real, lambda threads, own: clocks, lambda name: served, [0, 1]))
+    same = list(validate(real, lambda threads: clock, lambda name: served, [0, 1]))
     assert [v.policy for v in same] == ["plain", "fixed-3"]
     assert all(max(map(abs, (v.error, v.step_error, v.tau_error, v.budget_error))) < 1e-9 for v in same)
     assert bar(same).verdict == "holds"
     cells[0].tokens_per_second *= 1.2
-    wrong = list(validate(real, lambda threads, own: clocks, lambda name: served, [0, 1]))
+    wrong = list(validate(real, lambda threads: clock, lambda name: served, [0, 1]))
     assert bar(wrong).verdict == "fails"
     assert bar([]).verdict == "inconclusive"
-    assert not list(validate(real, lambda threads, own: clocks, lambda name: None, [0, 1]))
+    assert not list(validate(real, lambda threads: clock, lambda name: None, [0, 1]))
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------

@@ -14,11 +14,12 @@ from companion.scheduling.capacity import Capacity, CapacityTable, Curve
 from companion.scheduling.fixed import FixedDepth
 from companion.scheduling.goodput import Goodput
 from companion.scheduling.lagged import LaggedTopK
+from companion.scheduling.lagged_threshold import LaggedThreshold
 from companion.scheduling.prefix import PrefixScheduler
 from companion.scheduling.threshold import Threshold
 from companion.serving import Arrivals, Oracle, Replay, SameStep, Window, roofline_table, simulate, workload
 
-SECOND_A_TOKEN = Capacity(Curve((1, 100), (1.0, 100.0)), Curve((1, 100), (10.0, 10.0)))
+SECOND_A_TOKEN = Capacity(Curve((1, 100), (1.0, 100.0)), (Curve((1, 100), (10.0, 10.0)),))
 
 
 def replay(bits, prompt_length=1, confidence=None, **labels):
@@ -95,7 +96,7 @@ def test_the_cap_cuts_the_draft_like_the_engine_does():
 
 # --- what holds for any policy --------------------------------------------------------------------------------------
 
-TABLE = Capacity(Curve((1, 4, 9, 64), (1.0, 1.1, 1.9, 9.0)), Curve((1, 8), (0.1, 0.3)))
+TABLE = Capacity(Curve((1, 4, 9, 64), (1.0, 1.1, 1.9, 9.0)), (Curve((1, 8), (0.1, 0.3)),))
 POLICIES = [
     lambda: FixedDepth(0),
     lambda: FixedDepth(2),
@@ -103,6 +104,7 @@ POLICIES = [
     lambda: LaggedTopK(TABLE),
     lambda: Threshold(0.4, "prefix"),
     lambda: Goodput(TABLE, max_depth=3),
+    lambda: LaggedThreshold(TABLE, lag=1, every=1, explore=3),
     lambda: SameStep(TABLE),
     lambda: Oracle(TABLE),
 ]
@@ -193,7 +195,7 @@ class Slowly:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from(POLICIES[:6]), st.booleans())
+@given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from(POLICIES[:7]), st.booleans())
 def test_the_fast_way_to_the_lengths_is_the_engines(seed, max_batch, make, saturated):
     pool = random_pool(seed, 12)
     if saturated:  # ties, and slots that cannot survive

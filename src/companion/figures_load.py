@@ -25,11 +25,12 @@ POLICIES = {
     "rejection": ("threshold on a rejection", figures.ORANGE, "s"),
     "prefix": ("Algorithm 1", figures.GREEN, "D"),
     "prefix-raw": ("Algorithm 1, uncalibrated", figures.GREEN, "d"),
-    "lagged": ("deployed: two steps old, top K", figures.BLUE, "o"),
-    "lagged-raw": ("deployed, uncalibrated", figures.SKY, "o"),
+    "lagged": ("deployed: two steps old, top K", figures.SKY, "o"),
+    "lagged-raw": ("deployed, uncalibrated", figures.SKY, "s"),
+    "lagged-threshold": ("the same, drafting limited", figures.BLUE, "o"),
     "goodput": ("goodput", figures.PURPLE, "p"),
 }
-SHOWN = ("plain", "fixed-1", "fixed-3", "fixed-5", "fixed-7", "slot", "prefix", "lagged", "goodput")
+SHOWN = ("plain", "fixed-1", "fixed-3", "fixed-5", "fixed-7", "slot", "prefix", "lagged", "lagged-threshold", "goodput")
 
 
 def look(policy: str) -> tuple[str, str, str]:

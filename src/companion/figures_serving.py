@@ -17,22 +17,24 @@ if TYPE_CHECKING:
 # Name of a policy -> how it is called in a figure, colour, line, marker
 POLICIES = {
     "plain": ("plain decoding", figures.GREY, ":", ""),
-    "fixed-1": ("static depth 1", figures.SKY, "-", "v"),
+    "fixed-1": ("static depth 1", figures.GREY, "-", "v"),
     "fixed-3": ("static depth 3", figures.ORANGE, "-", "s"),
     "fixed-7": ("static depth 7", figures.VERMILION, "-", "^"),
     "prefix-threshold": ("prefix threshold", figures.PURPLE, "-", "P"),
     "goodput": ("goodput", figures.GREEN, "-", "D"),
     "prefix": ("Algorithm 1", figures.BLACK, "--", ""),
-    "lagged": ("deployed, two steps old", figures.BLUE, "-", "o"),
+    "lagged": ("deployed, two steps old", figures.SKY, "-", "o"),
+    "lagged-threshold": ("the same, drafting limited", figures.BLUE, "-", "o"),
     "oracle": ("oracle (simulator only)", figures.BLACK, ":", "x"),
 }
-FRONTIER = ("plain", "fixed-1", "fixed-3", "fixed-7", "goodput", "lagged", "oracle")
-BUDGETS = ("fixed-1", "prefix-threshold", "goodput", "prefix", "lagged", "oracle")
+FRONTIER = ("plain", "fixed-1", "fixed-3", "fixed-7", "goodput", "lagged", "lagged-threshold", "oracle")
+BUDGETS = ("fixed-1", "prefix-threshold", "goodput", "prefix", "lagged", "lagged-threshold", "oracle")
 PARTS = {
     "depth": figures.ORANGE,
     "drafter": figures.PURPLE,
     "whole block": figures.GREY,
-    "scheduler": figures.BLUE,
+    "scheduler": figures.SKY,
+    "depth limit": figures.BLUE,
 }
 
 

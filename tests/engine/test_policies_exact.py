@@ -15,6 +15,7 @@ from companion.scheduling.capacity import Capacity, CapacityTable, Curve
 from companion.scheduling.fixed import FixedDepth
 from companion.scheduling.goodput import Goodput
 from companion.scheduling.lagged import LaggedTopK
+from companion.scheduling.lagged_threshold import LaggedThreshold
 from companion.scheduling.prefix import PrefixScheduler
 from companion.scheduling.retrospective import RetrospectiveSearch
 from companion.scheduling.threshold import Threshold
@@ -24,7 +25,8 @@ PROMPTS, CAPS = [(0, 1), (1, 1, 0)], (4, 3)
 DIP = Capacity.of_steps([1.0, 0.9, 0.6, 0.5, 0.5, 0.5])  # two requests: Theta falls behind B = 2, may rise behind B = 4
 CLIFF = Capacity.of_steps([1.0, 0.9, 0.72, 0.45, 0.7, 0.65])
 GENTLE = Capacity.of_steps([1.0, 0.95, 0.8, 0.7, 0.5, 0.3])
-CONTEXTS = CapacityTable((2, 6), (GENTLE.verify, CLIFF.verify), draft=Curve((1,), (0.3,)))
+CONTEXTS = CapacityTable((2, 6), (GENTLE.verify, CLIFF.verify), drafts=((Curve((1,), (0.3,)),),) * 2)
+CHEAP = Capacity(GENTLE.verify, (Curve((1,), (0.02,)), Curve((1,), (0.25,))))
 
 
 def halves(slot, confidence):
@@ -43,6 +45,8 @@ POLICIES = {
     "prefix, calibrated, by context": lambda: PrefixScheduler(CONTEXTS, halves),
     "lagged 2": lambda: LaggedTopK(CLIFF),
     "lagged 1": lambda: LaggedTopK(GENTLE, halves, lag=1),
+    "lagged threshold": lambda: LaggedThreshold(CHEAP, lag=1, window=1, every=1, explore=3),
+    "lagged threshold, calibrated": lambda: LaggedThreshold(CONTEXTS, halves, lag=2, window=2, every=2, explore=2),
     "goodput": lambda: Goodput(CLIFF, max_depth=2, window=4, explore=2),
 }
 
@@ -77,7 +81,7 @@ def test_two_requests_in_one_batch(name):
         assert len(used) > 1, "the policy always decided the same: a vacuous case"
 
 
-@pytest.mark.parametrize("name", ["slot threshold", "prefix, cliff", "lagged 1", "goodput"])
+@pytest.mark.parametrize("name", ["slot threshold", "prefix, cliff", "lagged 1", "lagged threshold", "goodput"])
 def test_confidences_that_tell_what_was_drafted(name):
     """The setting in which the search of the present fails, below."""
     p, q = random_law(2, 101), random_law(2, 201)
@@ -98,7 +102,7 @@ def test_the_search_of_the_present_fails_the_same_test():
     assert distance(searched(unimodal), product(p, PROMPTS, CAPS)) < EXACT
 
 
-@pytest.mark.parametrize("name", ["prefix, cliff", "lagged 2", "goodput", "prefix threshold"])
+@pytest.mark.parametrize("name", ["prefix, cliff", "lagged 2", "lagged threshold", "goodput", "prefix threshold"])
 def test_three_requests_join_and_leave(name):
     p, q = sparse_law(2, 71, 0.7), sparse_law(2, 72, 0.7)
     prompts, stops = [(0, 1), (1, 1, 0), (0,)], frozenset({1})

@@ -207,8 +207,12 @@ def show(result: Result) -> None:
             grid.add_row(str(size), *(f"{1e3 * row[i]:.2f}" for row in own.verify))
         grid.add_row("a request", *(f"{1e3 * read:.3f}" for read in own.reads))
         console.print(grid)
-        drafted = ", ".join(f"{r}: {1e3 * s:.2f}" for r, s in zip(own.draft.requests, own.draft.seconds, strict=True))
-        console.print(f"drafting, milliseconds by requests: {drafted}")
+        for context, by_depth in zip(own.contexts, own.draft.seconds, strict=True):
+            drafted = ", ".join(
+                f"{r}: {1e3 * one:.2f} to {1e3 * whole:.2f}"
+                for r, one, whole in zip(own.draft.requests, by_depth[0], by_depth[-1], strict=True)
+            )
+            console.print(f"drafting one token to the whole block at context {context}, ms by requests: {drafted}")
         console.print(f"a cell's step is off the table by {100 * own.misfit:.1f} % in the median")
     for e in result.errors:
         console.print(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
+from scipy.stats import theilslopes
 
 from companion.scheduling.capacity import CapacityTable
 from companion.scheduling.capacity_file import table_of
@@ -69,7 +70,7 @@ def _quartiles(seconds: F64) -> list[float]:  # [n] -> [3]
 
 class Drafting(BaseModel):
     requests: list[int]
-    seconds: list[float]
+    seconds: list[list[list[float]]]  # [context][depth - 1][requests]
 
 
 class Table(BaseModel):
@@ -80,7 +81,7 @@ class Table(BaseModel):
     sizes: list[int]  # B
     verify: list[list[float]]  # [context][B] seconds
     reads: list[float]  # [context] seconds a request
-    draft: Drafting  # at full depth
+    draft: Drafting
     misfit: float  # how far a cell's step is off the table, as a share, median over cells
 
     @property
@@ -89,22 +90,20 @@ class Table(BaseModel):
 
 
 def table_of_cells(threads: int, cells: Sequence[Cell]) -> Table:
-    """The table of cells that have the same requests and depths at every context; drafting is of the deepest cells."""
+    """The table of cells that have the same requests and depths at every context."""
     contexts = sorted({c.context for c in cells})
     sizes = sorted({c.tokens for c in cells})
-    deepest = max(c.depth for c in cells)
     curves, reads = zip(*(_split([c for c in cells if c.context == at], sizes) for at in contexts), strict=True)
     requests = sorted({c.requests for c in cells})
-    seconds = [
-        float(np.median([c.draft.median for c in cells if (c.requests, c.depth) == (r, deepest)])) for r in requests
-    ]
+    lines = [[_drafting([c for c in cells if (c.context, c.requests) == (at, r)]) for r in requests] for at in contexts]
+    drafting = [np.array(own).T.tolist() for own in lines]  # [C][D][R]
     table = Table(
         threads=threads,
         contexts=contexts,
         sizes=sizes,
         verify=list(curves),
         reads=list(reads),
-        draft=Drafting(requests=requests, seconds=seconds),
+        draft=Drafting(requests=requests, seconds=drafting),
         misfit=0.0,
     )
     return table.model_copy(update={"misfit": float(np.median(np.abs(step_errors(table.capacity, cells))))})
@@ -130,6 +129,20 @@ def _split(cells: Sequence[Cell], sizes: Sequence[int]) -> tuple[list[float], fl
     read = min(max(over / under, 0.0), most) if under else 0.0
     left = seconds - read * requests
     return [float(np.average(left[tokens == size], weights=weight[tokens == size])) for size in sizes], read
+
+
+def _drafting(cells: Sequence[Cell]) -> list[float]:  # -> [D]
+    """Seconds of drafting 1, 2, .. tokens for the requests of these cells: a straight line through the medians.
+
+    One parallel forward and a loop over slots are a straight line; which depth is quickest must not be decided by noise
+    in the time of one of them. The slope is the median of those between any two depths (Theil and Sen), so that a cell
+    that was disturbed moves it little; it is at least 0.
+    """
+    own = sorted((c for c in cells if c.depth), key=lambda c: c.depth)
+    depths, seconds = np.array([c.depth for c in own]), np.array([c.draft.median for c in own])
+    slope = max(float(theilslopes(seconds, depths).slope), 0.0) if len(own) > 1 else 0.0
+    start = max(float(np.median(seconds - slope * depths)), 0.0)
+    return [start + slope * d for d in range(1, int(depths.max()) + 1)]
 
 
 def step_errors(table: CapacityTable, cells: Sequence[Cell]) -> F64:  # -> [n]

@@ -21,7 +21,7 @@ import companion
 from companion.engine.load import TextTarget, data_folder, find_model
 from companion.experiments.bars import Bar, Verdict, verdict
 from companion.experiments.load_design import Config, check, design, texts
-from companion.experiments.load_policies import DEPLOYED, PLAIN, fitted, make
+from companion.experiments.load_policies import DEPLOYED, LIMITED, PLAIN, fitted, make
 from companion.experiments.load_run import LoadedEngine, Run, RunKey, serve
 from companion.experiments.load_summary import Cell, Ratio, bars, cells, identical, ratios
 from companion.experiments.stored import append_rows, read_result, resume_rows
@@ -35,7 +35,7 @@ from companion.scheduling.ranking import Calibrate
 class Result(BaseModel):
     config: Config
     verdict: Verdict
-    bars: list[Bar]  # deployed over the best static depth, plain decoding not among them
+    bars: list[Bar]  # both deployed forms over the best static depth, plain decoding not among them
     ratios: list[Ratio]  # of every policy over plain decoding and over that depth
     cells: list[Cell]
     identical: dict[str, tuple[int, int]]  # greedy: answers equal to plain decoding's, of all compared
@@ -197,7 +197,7 @@ def show(result: Result) -> None:
             table.add_row(c.policy, *numbers)
         console.print(table)
     for r in result.ratios:
-        if r.policy == DEPLOYED:
+        if r.policy in (DEPLOYED, LIMITED):
             console.print(
                 f"{r.setting}, {r.threads} thread(s), {r.concurrency} at once: {r.policy} over {r.over} "
                 f"{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]"

@@ -21,9 +21,9 @@ from safetensors import safe_open
 
 from companion.costs import QWEN3_4B, round_bytes
 from companion.experiments.load_points import ORACLE, Estimate, Served, column, estimate, loads, make
-from companion.experiments.load_policies import DEPLOYED, PLAIN
-from companion.experiments.load_tables import Clocks
-from companion.serving import Arrivals, Window, simulate, workload
+from companion.experiments.load_policies import DEPLOYED, LIMITED, PLAIN
+from companion.experiments.load_tables import Clock
+from companion.serving import Arrivals, Replay, Window, simulate, workload
 
 
 class Empty(BaseModel):
@@ -34,6 +34,7 @@ class Empty(BaseModel):
     plain: float
     whole_block: Estimate  # all drafts verified
     scheduled_over_whole: Estimate
+    limited_over_whole: Estimate  # by the policy that also limits what is drafted
     oracle_over_whole: Estimate
     tau: float
     everything_accepted: float  # gamma + 1 tokens in the same step
@@ -68,21 +69,22 @@ class Share(BaseModel):
         return self.drafter / self.target
 
 
-def empty(clocks: Clocks, served: Served, seeds: Sequence[int]) -> Empty:
+def empty(clock: Clock, served: Served, seeds: Sequence[int]) -> Empty:
     """The limit of low load."""
     depth = served.calibrated[0].depth
     whole = f"fixed-{depth}"
-    found = loads([PLAIN, whole, DEPLOYED, ORACLE], clocks, served, 1, seeds)
+    found = loads([PLAIN, whole, DEPLOYED, LIMITED, ORACLE], clock, served, 1, seeds)
     rates = {name: column(own, "mean_speed") for name, own in found.items()}
     seconds = 1 / np.mean(rates[whole] / column(found[whole], "committed"))
     drafting = float(np.mean(column(found[whole], "drafting_share")))
     tau = float(np.mean(column(found[whole], "committed")))
     return Empty(
-        table=clocks.name,
+        table=clock.name,
         temperature=served.temperature,
         plain=float(rates[PLAIN].mean()),
         whole_block=estimate(rates[whole]),
         scheduled_over_whole=estimate(rates[DEPLOYED] / rates[whole]),
+        limited_over_whole=estimate(rates[LIMITED] / rates[whole]),
         oracle_over_whole=estimate(rates[ORACLE] / rates[whole]),
         tau=tau,
         everything_accepted=float((depth + 1) / seconds),
@@ -91,16 +93,16 @@ def empty(clocks: Clocks, served: Served, seeds: Sequence[int]) -> Empty:
 
 
 def queues(
-    clocks: Clocks,
+    clock: Clock,
     served: Served,
     max_batch: int,
     seeds: Sequence[int],
     offered: Sequence[float] = (0.5, 0.8, 1.0),
-    policies: Sequence[str] = (PLAIN, "fixed-1", "fixed-3", "fixed-7", DEPLOYED, ORACLE),
+    policies: Sequence[str] = (PLAIN, "fixed-1", "fixed-3", "fixed-7", DEPLOYED, LIMITED, ORACLE),
 ) -> Iterator[Queue]:
     """Poisson arrivals at shares of what static depth 1 can serve; every policy sees the same arrivals."""
-    depth, prefill = served.calibrated[0].depth, clocks.measured
-    base = loads(["fixed-1"], clocks, served, max_batch, seeds)["fixed-1"]
+    depth, prefill = served.calibrated[0].depth, clock.measured
+    base = loads(["fixed-1"], clock, served, max_batch, seeds)["fixed-1"]
     length = np.mean([r.length for s in seeds for r in workload(served.raw, 400, seed=s)])
     most = float(np.mean(column(base, "throughput"))) / float(length)
     for share in offered:
@@ -110,12 +112,10 @@ def queues(
                 count = max(40, 4 * max_batch)
                 arrivals = Arrivals.poisson(share * most, count, max_batch, seed=seed)
                 responses = workload(served.of(name), count, seed=seed)
-                log = simulate(
-                    make(name, clocks.capacity, depth), clocks.of(name), responses, arrivals, prefill=prefill
-                )
+                log = simulate(make(name, clock.capacity, depth), clock.capacity, responses, arrivals, prefill=prefill)
                 found.append(Window.steady(log, count // 4).load())
             yield Queue(
-                table=clocks.name,
+                table=clock.name,
                 temperature=served.temperature,
                 max_batch=max_batch,
                 load=share,
@@ -128,8 +128,9 @@ def queues(
             )
 
 
-def shares(target: Path, drafter: Path, tables: Sequence[Clocks], gamma: int, context: float) -> Iterator[Share]:
-    """Weights of the two folders, those of Qwen3-4B by arithmetic, and the time of a step that verifies all drafts.
+def shares(target: Path, drafter: Path, tables: Sequence[Clock], served: Sequence[Replay]) -> Iterator[Share]:
+    """Weights of the two folders, those of Qwen3-4B by arithmetic, and the time of a step that verifies all drafts, at
+    the mean context of the responses.
 
     The drafter's embedding and head are the target's own: its file holds them once more, and an engine need not.
     """
@@ -142,12 +143,14 @@ def shares(target: Path, drafter: Path, tables: Sequence[Clocks], gamma: int, co
     once = round_bytes(QWEN3_4B, gamma=1, rank=2 * 256, drafter_layers=5)  # both factors of the Markov head
     arithmetic = "weights of its own, Qwen3-4B by arithmetic"
     yield Share(what=arithmetic, drafter=once.drafter_layers + once.markov_head, target=once.target, unit="bytes")
-    for clocks in tables:
+    anchors = [r.length - 1 for r in served]
+    context = float(np.average([r.prompt_length + r.length / 2 for r in served], weights=anchors))
+    for clock in tables:
         for requests in (1, 32):
-            capacity, tokens = clocks.capacity.at(context), requests * (1 + gamma)
+            capacity, tokens = clock.capacity.at(context), requests * (1 + served[0].depth)
             verifying = float(capacity.seconds(tokens, requests, drafted=0))
             drafting = float(capacity.seconds(tokens, requests)) - verifying
-            what = f"time of a step, {requests} at once, {clocks.name}"
+            what = f"time of a step, {requests} at once, {clock.name}"
             yield Share(what=what, drafter=drafting, target=verifying, unit="seconds")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from companion.experiments.load_policies import DEPLOYED, PLAIN, POLICIES
+from companion.experiments.load_policies import DEPLOYED, LIMITED, PLAIN, POLICIES
 from companion.experiments.load_run import RunKey
 from companion.training.corpus import DOMAINS, Mode, held_out_samples
 
@@ -23,7 +23,7 @@ class Setting(BaseModel, frozen=True):
     repeats: int
 
 
-FEW = (PLAIN, "fixed-1", "fixed-3", "fixed-5", "fixed-7", "prefix", DEPLOYED, "goodput")
+FEW = (PLAIN, "fixed-1", "fixed-3", "fixed-5", "fixed-7", "prefix", DEPLOYED, LIMITED, "goodput")
 MAIN = Setting(
     name="mixed",
     temperature=1.0,
@@ -52,7 +52,7 @@ class Config(BaseModel):
 
     def quick(self) -> Config:
         """Few runs: enough to see that everything works, not to compare policies."""
-        few = (PLAIN, "fixed-1", "fixed-7", DEPLOYED)
+        few = (PLAIN, "fixed-1", "fixed-7", DEPLOYED, LIMITED)
         cut = {"threads": (1,), "concurrency": (1, 4), "policies": few, "repeats": 2}
         return self.model_copy(
             update={

@@ -17,7 +17,7 @@ from scipy.stats import t as student
 
 from companion.experiments import load_policies
 from companion.experiments.load_policies import RAW, STATIC
-from companion.experiments.load_tables import Clocks
+from companion.experiments.load_tables import Clock
 from companion.protocols import Policy
 from companion.resampling import F64
 from companion.scheduling.capacity import CapacityTable
@@ -97,7 +97,7 @@ def make(name: str, capacity: CapacityTable, depth: int) -> Policy | Foresight:
 
 def closed_loop(
     policy: Policy | Foresight,
-    clock: CapacityTable,
+    capacity: CapacityTable,
     pool: Sequence[Replay],
     concurrency: int,
     seed: int,
@@ -112,32 +112,32 @@ def closed_loop(
     count = max(LEAST, (turnover + 1) * concurrency)
     responses = workload(pool, count, seed=seed, mix=mix)
     arrivals = Arrivals.closed_loop(concurrency, count)
-    log = simulate(policy, clock, responses, arrivals, prefill=not isinstance(clock, AnalyticTable))
+    log = simulate(policy, capacity, responses, arrivals, prefill=not isinstance(capacity, AnalyticTable))
     return Window.steady(log, max(concurrency + concurrency // 2, 2))
 
 
 def loads(
-    policies: Sequence[str], clocks: Clocks, served: Served, concurrency: int, seeds: Sequence[int]
+    policies: Sequence[str], clock: Clock, served: Served, concurrency: int, seeds: Sequence[int]
 ) -> dict[str, list[Load]]:
     """Of every policy a load for each seed."""
     depth = served.raw[0].depth
     return {
         name: [
-            closed_loop(make(name, clocks.capacity, depth), clocks.of(name), served.of(name), concurrency, seed).load()
+            closed_loop(make(name, clock.capacity, depth), clock.capacity, served.of(name), concurrency, seed).load()
             for seed in seeds
         ]
         for name in policies
     }
 
 
-def points(clocks: Clocks, served: Served, concurrency: int, found: Mapping[str, Sequence[Load]]) -> list[Point]:
+def points(clock: Clock, served: Served, concurrency: int, found: Mapping[str, Sequence[Load]]) -> list[Point]:
     """The loads of one place as points; ratios need the policies they are over to be among them."""
     rates = {name: column(own, "throughput") for name, own in found.items()}
     static = [name for name in rates if name in STATIC]
     best = max(static, key=lambda name: rates[name].mean()) if static else None
     return [
         Point(
-            table=clocks.name,
+            table=clock.name,
             temperature=served.temperature,
             concurrency=concurrency,
             policy=name,

@@ -15,15 +15,16 @@ from companion.scheduling.capacity import CapacityTable
 from companion.scheduling.fixed import FixedDepth
 from companion.scheduling.goodput import Goodput
 from companion.scheduling.lagged import LaggedTopK
+from companion.scheduling.lagged_threshold import LaggedThreshold
 from companion.scheduling.prefix import PrefixScheduler
 from companion.scheduling.ranking import Calibrate, as_drafted
 from companion.scheduling.threshold import Threshold
 
-PLAIN, DEPLOYED = "plain", "lagged"
+PLAIN, DEPLOYED, LIMITED = "plain", "lagged", "lagged-threshold"  # the deployed form as the paper has it, and ours
 RAW = "-raw"
 BAR = 0.5  # of all thresholds
 STATIC = ("fixed-1", "fixed-2", "fixed-3", "fixed-4", "fixed-5", "fixed-6", "fixed-7")
-ADAPTIVE = ("slot", "prefix-threshold", "rejection", "prefix", "prefix-raw", DEPLOYED, "lagged-raw", "goodput")
+ADAPTIVE = ("slot", "prefix-threshold", "rejection", "prefix", "prefix-raw", DEPLOYED, "lagged-raw", LIMITED, "goodput")
 POLICIES = (PLAIN, *STATIC, *ADAPTIVE)
 METHOD = "sts"
 
@@ -46,6 +47,8 @@ def make(name: str, capacity: CapacityTable, calibrate: Calibrate, max_depth: in
         return PrefixScheduler(capacity, calibrate)
     if kind == DEPLOYED:
         return LaggedTopK(capacity, calibrate)
+    if kind == LIMITED:
+        return LaggedThreshold(capacity, calibrate)
     if kind == "goodput":
         return Goodput(capacity, max_depth)
     raise ValueError(

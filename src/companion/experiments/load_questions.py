@@ -5,7 +5,7 @@ gaps         what the deployed form loses by its delay, and Algorithm 1 by its e
 drifts       what wrong confidences cost: logits divided by a temperature after they were calibrated, and calibrations
              fitted on one domain's prompts and used on another's
 parts        a gain over static depth 1 taken apart, by swapping one thing at a time: the depth, the drafter, drafting
-             the whole block whatever is verified of it, and the scheduler
+             the whole block whatever is verified of it, the scheduler, and its limit on what is drafted
 fairness     who gets the slots, and who goes without for how long
 """
 
@@ -30,8 +30,8 @@ from companion.experiments.load_points import (
     loads,
     make,
 )
-from companion.experiments.load_policies import DEPLOYED, METHOD, STATIC
-from companion.experiments.load_tables import Clocks
+from companion.experiments.load_policies import DEPLOYED, LIMITED, METHOD, STATIC
+from companion.experiments.load_tables import Clock
 from companion.resampling import F64
 from companion.serving import Replay
 from companion.training.corpus import DOMAINS
@@ -80,22 +80,22 @@ class Fair(BaseModel):
     slowest: float  # p10 of speeds over their mean
 
 
-def gaps(clocks: Clocks, served: Served, concurrency: int, seeds: Sequence[int]) -> Iterator[Compared]:
+def gaps(clock: Clock, served: Served, concurrency: int, seeds: Sequence[int]) -> Iterator[Compared]:
     """Lags, the early stop and the oracle."""
     names = [SAME_STEP, "prefix", *(f"{LAG}{lag}" for lag in LAGS), ORACLE]
-    rates = _rates(names, clocks, served, concurrency, seeds)
+    rates = _rates(names, clock, served, concurrency, seeds)
     for name in names[1:]:
         ratio = estimate(rates[name] / rates[SAME_STEP])
-        yield _compared(clocks, served, concurrency, name, SAME_STEP, ratio)
+        yield _compared(clock, served, concurrency, name, SAME_STEP, ratio)
 
 
-def drifts(clocks: Clocks, served: Served, concurrency: int, seeds: Sequence[int]) -> Iterator[Compared]:
+def drifts(clock: Clock, served: Served, concurrency: int, seeds: Sequence[int]) -> Iterator[Compared]:
     """Calibrated confidences against distorted ones, and each domain's own calibration against the others'."""
 
     def rate(pool: Sequence[Replay]) -> F64:
         depth = pool[0].depth
         found = [
-            closed_loop(make(DEPLOYED, clocks.capacity, depth), clocks.of(DEPLOYED), pool, concurrency, seed)
+            closed_loop(make(DEPLOYED, clock.capacity, depth), clock.capacity, pool, concurrency, seed)
             for seed in seeds
         ]
         return column([window.load() for window in found], "throughput")
@@ -103,8 +103,8 @@ def drifts(clocks: Clocks, served: Served, concurrency: int, seeds: Sequence[int
     base = rate(served.calibrated)
     for t in DISTORTIONS:
         pool = [r.with_confidence(_warmed(r.confidence, t)) for r in served.calibrated]
-        yield _compared(clocks, served, concurrency, f"logits / {t:g}", "calibrated", estimate(rate(pool) / base))
-    yield _compared(clocks, served, concurrency, "uncalibrated", "calibrated", estimate(rate(served.raw) / base))
+        yield _compared(clock, served, concurrency, f"logits / {t:g}", "calibrated", estimate(rate(pool) / base))
+    yield _compared(clock, served, concurrency, "uncalibrated", "calibrated", estimate(rate(served.raw) / base))
     for domain in DOMAINS:
         halves = {other: _half([r for r in served.raw if r.domain == other], 0) for other in DOMAINS}
         use = _half([r for r in served.raw if r.domain == domain], 1)
@@ -115,19 +115,19 @@ def drifts(clocks: Clocks, served: Served, concurrency: int, seeds: Sequence[int
             if other != domain:
                 ratio = estimate(rate(_fitted(halves[other], use)) / own)
                 what = f"{domain}, calibrated on {other}"
-                yield _compared(clocks, served, concurrency, what, f"on {domain}", ratio)
+                yield _compared(clock, served, concurrency, what, f"on {domain}", ratio)
 
 
 def _rates(
-    names: Sequence[str], clocks: Clocks, served: Served, concurrency: int, seeds: Sequence[int]
+    names: Sequence[str], clock: Clock, served: Served, concurrency: int, seeds: Sequence[int]
 ) -> dict[str, F64]:
     """Throughputs, [seeds] of each policy."""
-    return {name: column(own, "throughput") for name, own in loads(names, clocks, served, concurrency, seeds).items()}
+    return {name: column(own, "throughput") for name, own in loads(names, clock, served, concurrency, seeds).items()}
 
 
-def _compared(clocks: Clocks, served: Served, concurrency: int, what: str, base: str, ratio: Estimate) -> Compared:
+def _compared(clock: Clock, served: Served, concurrency: int, what: str, base: str, ratio: Estimate) -> Compared:
     return Compared(
-        table=clocks.name, temperature=served.temperature, concurrency=concurrency, what=what, over=base, ratio=ratio
+        table=clock.name, temperature=served.temperature, concurrency=concurrency, what=what, over=base, ratio=ratio
     )
 
 
@@ -149,17 +149,18 @@ def _fitted(known: Sequence[Replay], used: Sequence[Replay]) -> list[Replay]:
 
 
 def parts(
-    clocks: Clocks,
+    clock: Clock,
     served: Served,
     concurrency: int,
     seeds: Sequence[int],
-    independent: tuple[Clocks, Served] | None = None,
+    independent: tuple[Clock, Served] | None = None,
 ) -> Iterator[Part]:
     """From static depth 1 to the best static depth; from there, if the table and the responses of an ``independent``
     drafter are given and depths were its own, to this drafter at its best depth; then to its best depth when the whole
-    block is drafted all the same, as a scheduler has it; and from there to the scheduler."""
-    rates = _rates([*STATIC, DEPLOYED], clocks, served, concurrency, seeds)
-    whole = _rates(STATIC, clocks.whole_block(), served, concurrency, seeds)
+    block is drafted all the same, as a scheduler has it; from there to the scheduler; and to the one that limits what
+    is drafted."""
+    rates = _rates([*STATIC, DEPLOYED, LIMITED], clock, served, concurrency, seeds)
+    whole = _rates(STATIC, clock.whole_block(), served, concurrency, seeds)
     best, same = (max((own[name] for name in STATIC), key=lambda rate: float(rate.mean())) for own in (rates, whole))
     if independent is None:
         factors = {"depth": best / rates["fixed-1"]}
@@ -168,10 +169,11 @@ def parts(
         deepest = max(others.values(), key=lambda rate: float(rate.mean()))
         factors = {"depth": deepest / others["fixed-1"], "drafter": best / deepest}
     factors |= {"whole block": same / best, "scheduler": rates[DEPLOYED] / same}
+    factors["depth limit"] = rates[LIMITED] / rates[DEPLOYED]
     factors["total"] = np.prod(list(factors.values()), axis=0)
     for name, values in factors.items():
         yield Part(
-            table=clocks.name,
+            table=clock.name,
             temperature=served.temperature,
             concurrency=concurrency,
             part=name,
@@ -180,20 +182,18 @@ def parts(
 
 
 def fairness(
-    clocks: Clocks,
+    clock: Clock,
     served: Served,
     concurrency: int,
     seeds: Sequence[int],
-    policies: Sequence[str] = (DEPLOYED, "prefix"),
+    policies: Sequence[str] = (DEPLOYED, LIMITED, "prefix"),
 ) -> Iterator[Fair]:
     """Over all requests of all seeds, together and by domain."""
     for name in policies:
         found = []
         for seed in seeds:
-            policy = make(name, clocks.capacity, served.raw[0].depth)
-            found.append(
-                closed_loop(policy, clocks.of(name), served.of(name), concurrency, seed, turnover=4).fairness()
-            )
+            policy = make(name, clock.capacity, served.raw[0].depth)
+            found.append(closed_loop(policy, clock.capacity, served.of(name), concurrency, seed, turnover=4).fairness())
         domains = np.concatenate([own.domain for own in found])
         for domain in ("all", *DOMAINS):
             mask = np.ones(len(domains), dtype=bool) if domain == "all" else domains == domain
@@ -204,7 +204,7 @@ def fairness(
                 for field in ("share", "need", "accepted", "starved", "speed")
             )
             yield Fair(
-                table=clocks.name,
+                table=clock.name,
                 temperature=served.temperature,
                 concurrency=concurrency,
                 policy=name,

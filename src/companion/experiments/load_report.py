@@ -88,7 +88,18 @@ def show(result: Result) -> None:
     _grid(
         console,
         "one user alone, tokens/s",
-        ("table", "T", "plain", "whole block", "scheduled", "oracle", "tau", "all accepted", "free drafting"),
+        (
+            "table",
+            "T",
+            "plain",
+            "whole block",
+            "deployed",
+            "limited",
+            "oracle",
+            "tau",
+            "all accepted",
+            "free drafting",
+        ),
         [
             (
                 e.table,
@@ -96,6 +107,7 @@ def show(result: Result) -> None:
                 f"{e.plain:.0f}",
                 text(e.whole_block, 0),
                 text(e.scheduled_over_whole),
+                text(e.limited_over_whole),
                 text(e.oracle_over_whole),
                 f"{e.tau:.2f}",
                 f"{e.everything_accepted:.0f}",

@@ -8,7 +8,7 @@ what is accepted on it is still what tiny-qwen3's drafter has accepted, so that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,16 @@ from companion.experiments.bars import Bar, Verdict, judge, verdict
 from companion.experiments.load_bounds import Empty, Queue, Share, empty, queues, shares
 from companion.experiments.load_frontier import Agreement, Matched, agreements, matched
 from companion.experiments.load_points import ORACLE, SAME_STEP, Point, Served, loads, points
-from companion.experiments.load_policies import DEPLOYED, POLICIES, fitted
+from companion.experiments.load_policies import DEPLOYED, LIMITED, POLICIES, fitted
 from companion.experiments.load_questions import Compared, Fair, Part, drifts, fairness, gaps, parts
 from companion.experiments.load_replays import of_mode, replays
 from companion.experiments.load_summary import AT_LEAST
-from companion.experiments.load_tables import Clocks
+from companion.experiments.load_tables import Clock
 from companion.experiments.load_validation import Validated, bar, validate
 from companion.experiments.stored import read_result
 from companion.provenance import collect, file_hash, write_json
 
-FEW = ("plain", "fixed-1", "fixed-3", "fixed-5", "fixed-7", "prefix", DEPLOYED, "goodput")
+FEW = ("plain", "fixed-1", "fixed-3", "fixed-5", "fixed-7", "prefix", DEPLOYED, LIMITED, "goodput")
 
 
 class Config(BaseModel):
@@ -94,7 +94,7 @@ def run(
     study = _Study(config, folders, calibration or stored / "calibration")
     capacity, real = capacity or stored / "capacity_cpu.json", real or stored / "load_cpu.json"
     first = study.served(config.temperatures[0])
-    measured = [load_tables.cpu(capacity, t, first.raw) for t in config.threads] if capacity.is_file() else []
+    measured = [load_tables.cpu(capacity, t) for t in config.threads] if capacity.is_file() else []
     tables = [*measured, load_tables.gpu()]
     found = study.points(tables)
     asked = study.questions(measured)
@@ -116,7 +116,7 @@ def run(
         points=found,
         agreements=list(agreements(found)),
         matched=list(matched(found)),
-        shares=list(shares(other.path, model.path, tables, first.raw[0].depth, load_tables.mean_context(first.raw))),
+        shares=list(shares(other.path, model.path, tables, first.raw)),
         validated=validated,
         **asked,
         provenance=collect(
@@ -171,33 +171,33 @@ class _Study:
                 return path, recording
         return None
 
-    def points(self, tables: Sequence[Clocks]) -> list[Point]:
+    def points(self, tables: Sequence[Clock]) -> list[Point]:
         """Every policy on every table at every concurrency and temperature."""
         config, found = self.config, list[Point]()
         places = [
-            (clocks, temperature, concurrency)
-            for clocks in tables
+            (clock, temperature, concurrency)
+            for clock in tables
             for temperature in config.temperatures
-            for concurrency in (config.cpu if clocks.measured else config.gpu)
+            for concurrency in (config.cpu if clock.measured else config.gpu)
         ]
-        for clocks, temperature, concurrency in tqdm(places, desc="loads", unit="load", disable=None):
+        for clock, temperature, concurrency in tqdm(places, desc="loads", unit="load", disable=None):
             served = self.served(temperature)
             names = config.policies if temperature == config.temperatures[0] else FEW
-            own = loads([*names, SAME_STEP, ORACLE], clocks, served, concurrency, self.seeds)
-            found += points(clocks, served, concurrency, own)
+            own = loads([*names, SAME_STEP, ORACLE], clock, served, concurrency, self.seeds)
+            found += points(clock, served, concurrency, own)
         return found
 
-    def questions(self, measured: Sequence[Clocks]) -> dict[str, Any]:
+    def questions(self, measured: Sequence[Clock]) -> dict[str, Any]:
         """The fields of the result that answer the open questions, at the first temperature."""
         config, found = self.config, dict[str, list[Any]]()
         temperature = config.temperatures[0]
         served, other = self.served(temperature), self.served(temperature, drafter=config.independent)
         independent = load_tables.gpu(rank=0), other
         gpu, jagged = load_tables.gpu(), _tiles()
-        cpu = [(clocks, c, None) for clocks in measured for c in config.asked_at]
+        cpu = [(clock, c, None) for clock in measured for c in config.asked_at]
         on_gpu = [(gpu, c, independent) for c in config.asked_at_gpu]
-        for clocks, concurrency, against in tqdm([*cpu, *on_gpu], desc="questions", unit="load", disable=None):
-            arguments = clocks, served, concurrency, self.seeds
+        for clock, concurrency, against in tqdm([*cpu, *on_gpu], desc="questions", unit="load", disable=None):
+            arguments = clock, served, concurrency, self.seeds
             found.setdefault("gaps", []).extend(gaps(*arguments))
             found.setdefault("drifts", []).extend(drifts(*arguments))
             found.setdefault("parts", []).extend(parts(*arguments, against))
@@ -207,9 +207,9 @@ class _Study:
         found["empty"] = [empty(t, self.served(at), self.seeds) for t in (*measured, gpu) for at in config.temperatures]
         found["queues"] = [
             queue
-            for clocks in (*measured[:1], gpu)
+            for clock in (*measured[:1], gpu)
             for queue in queues(
-                clocks, served, max(config.asked_at if clocks.measured else config.asked_at_gpu), self.seeds
+                clock, served, max(config.asked_at if clock.measured else config.asked_at_gpu), self.seeds
             )
         ]
         return found
@@ -224,18 +224,12 @@ class _Study:
             there = self.recorded(own.temperature, mode, self.config.drafter) is not None
             return self.served(own.temperature, mode) if there else None
 
-        def clocks(threads: int, served: Served) -> Clocks:
-            return load_tables.cpu(capacity, threads, served.raw)
-
         with tqdm(total=len(real.cells), desc="validation", unit="cell", disable=None) as progress:
-            return list(
-                validate(
-                    real, lambda t, own: load_tables.cpu(capacity, t, own.raw), responses, self.seeds, progress.update
-                )
-            )
+            clock = partial(load_tables.cpu, capacity)
+            return list(validate(real, clock, responses, self.seeds, progress.update))
 
 
-def _tiles() -> Clocks:
+def _tiles() -> Clock:
     return load_tables.gpu(tile=128)
 
 
@@ -250,13 +244,14 @@ def _check(config: Config) -> None:
 
 
 def _bars(found: Sequence[Point]) -> list[Bar]:
-    """The deployed policy over the best static depth at every load; one bar a table and temperature, of the least."""
+    """Both deployed forms over the best static depth; one bar a table and temperature, of the least of all loads."""
     bars = []
-    for table, temperature in dict.fromkeys((p.table, p.temperature) for p in found):
-        own = [p for p in found if (p.table, p.temperature, p.policy) == (table, temperature, DEPLOYED)]
+    for place in dict.fromkeys((p.table, p.temperature, p.policy) for p in found if p.policy in (DEPLOYED, LIMITED)):
+        table, temperature, policy = place
+        own = [p for p in found if (p.table, p.temperature, p.policy) == place]
         there = [(p.over_static, p.concurrency) for p in own if p.over_static is not None]
         least, at = min(there, key=lambda pair: pair[0].value)
-        name = f"{DEPLOYED} over the best static depth, least of all loads (at {at}), T {temperature:g}; {table}"
+        name = f"{policy} over the best static depth, least of all loads (at {at}), T {temperature:g}; {table}"
         bars.append(judge(name, AT_LEAST, least.value, least.low, least.high, len(there)))
     return bars
 

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from companion.experiments.bars import Bar, judge
-from companion.experiments.load_policies import DEPLOYED, PLAIN, static_depth
+from companion.experiments.load_policies import DEPLOYED, LIMITED, PLAIN, static_depth
 from companion.experiments.load_run import Run
 from companion.resampling import Interval, seed_weights
 
@@ -153,19 +153,19 @@ def _ratio(ours: Sequence[Run], theirs: Sequence[Run], resamples: int, seed: int
 
 
 def bars(found: Sequence[Ratio], runs: Sequence[Run]) -> list[Bar]:
-    """The deployed policy over the best static depth at every load; plain decoding is not among the depths."""
+    """Both deployed forms over the best static depth at every load; plain decoding is not among the depths."""
     rounds = {(*place, p): sum(r.rounds for r in own) for place, ps in _places(runs).items() for p, own in ps.items()}
     return [
         judge(
-            f"{r.setting}, {r.threads} thread(s), {r.concurrency} at once: {DEPLOYED} over {r.over}",
+            f"{r.setting}, {r.threads} thread(s), {r.concurrency} at once: {r.policy} over {r.over}",
             AT_LEAST,
             r.value,
             r.low,
             r.high,
-            rounds[r.setting, r.threads, r.concurrency, DEPLOYED],
+            rounds[r.setting, r.threads, r.concurrency, r.policy],
         )
         for r in found
-        if r.policy == DEPLOYED and static_depth(r.over)
+        if r.policy in (DEPLOYED, LIMITED) and static_depth(r.over)
     ]
 
 

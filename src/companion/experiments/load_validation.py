@@ -16,7 +16,7 @@ from companion.experiments.bars import Bar, judge
 from companion.experiments.load import Result
 from companion.experiments.load_points import Estimate, Served, column, estimate, loads
 from companion.experiments.load_summary import Cell
-from companion.experiments.load_tables import Clocks
+from companion.experiments.load_tables import Clock
 
 WITHIN = 0.10
 
@@ -39,7 +39,7 @@ class Validated(BaseModel):
 
 def validate(
     real: Result,
-    clocks: Callable[[int, Served], Clocks],  # threads and responses -> table
+    clock: Callable[[int], Clock],  # threads -> table
     served: Callable[[str], Served | None],  # setting -> responses of its temperature and mode, if recorded
     seeds: Sequence[int],
     done: Callable[[], object] = lambda: None,
@@ -49,7 +49,7 @@ def validate(
         pool = served(setting.name)
         for threads in setting.threads if pool is not None else ():
             assert pool is not None
-            table = clocks(threads, pool)
+            table = clock(threads)
             for concurrency in setting.concurrency:
                 cells = [c for c in real.cells if c.place == (setting.name, threads, concurrency)]
                 found = loads([c.policy for c in cells], table, pool, concurrency, seeds)

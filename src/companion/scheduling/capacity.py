@@ -8,11 +8,11 @@ up to be better than what was measured.
 A step also drafts. A drafter's time does not depend on what is verified, but it does decide how much verifying is
 worth: of a step that is mostly drafting, one more verified token is a small part. So a capacity holds both,
 
-    seconds(B, R) = draft(R) + verify(B) + R read,   SPS(B) = 1 / seconds(B, R)    for R requests,
+    seconds(B, R, d) = draft_d(R) + verify(B) + R read,   SPS(B) = 1 / seconds(B, R, d)    for R requests,
 
-and ``draft`` is zero where the curve already speaks of whole steps, as in the paper's examples. ``read`` is what a
-request costs however much of it is verified: its keys and values, read once a step. A curve that was measured holds
-that already, for the requests it was measured with, and ``read`` is zero.
+where d tokens are drafted for each of them. Drafting takes no time where the curve already speaks of whole steps, as in
+the paper's examples. ``read`` is what a request costs however much of it is verified: its keys and values, read once a
+step. A curve that was measured holds that already, for the requests it was measured with, and ``read`` is zero.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from companion.protocols import RequestView
 
 F64 = NDArray[np.float64]
+CONTEXT_STEP = 16  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,11 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """``verify`` over the tokens in a target forward, ``draft`` over the requests drafted for (None: no time), and
-    ``read`` seconds for each request. ValueError for a ``read`` that is no time."""
+    """``verify`` over the tokens in a target forward, ``draft[d - 1]`` over the requests that d tokens are drafted for
+    (none: no time), and ``read`` seconds for each request. ValueError for a ``read`` that is no time."""
 
     verify: Curve
-    draft: Curve | None = None
+    draft: tuple[Curve, ...] = ()  # [D]
     read: float = 0.0
 
     def __post_init__(self) -> None:
@@ -84,12 +85,20 @@ class Capacity:
         sizes = sorted(table)
         return cls(Curve(tuple(sizes), tuple(1.0 / table[size] for size in sizes)))
 
-    def seconds(self, tokens: ArrayLike, requests: int, drafted: int | None = None) -> F64:  # [...] -> [...]
-        """Of a step of ``requests`` with ``tokens`` in all, anchors included, that drafts for ``drafted`` of them
-        (None: for all)."""
-        count = requests if drafted is None else drafted
-        drafting = float(self.draft(count)) if self.draft is not None and count else 0.0
+    def seconds(
+        self, tokens: ArrayLike, requests: int, drafted: int | None = None, depth: int | None = None
+    ) -> F64:  # [...] -> [...]
+        """Of a step of ``requests`` with ``tokens`` in all, anchors included, that drafts ``depth`` tokens (None: the
+        whole block) for ``drafted`` of them (None: for all)."""
+        drafting = self.drafting(requests if drafted is None else drafted, depth)
         return np.asarray(self.verify(tokens) + self.read * requests + drafting)
+
+    def drafting(self, requests: int, depth: int | None = None) -> float:
+        """Seconds to draft ``depth`` tokens for each of ``requests``; None, or more than is known: the whole block."""
+        if not self.draft or not requests or depth == 0:
+            return 0.0
+        known = len(self.draft) if depth is None else min(depth, len(self.draft))
+        return float(self.draft[known - 1](requests))
 
     def steps_per_second(self, tokens: ArrayLike, requests: int) -> F64:  # [...] -> [...]
         """SPS(B)."""
@@ -105,13 +114,14 @@ class CapacityTable:
     """Curves at several mean context lengths, since attention reads what was said before.
 
     Between two contexts times are interpolated linearly, beyond the longest they go on along the last two (never below
-    the longest's), below the shortest they are the shortest's. ``reads`` has the `Capacity.read` of each context, or
-    nothing for none. ValueError unless contexts rise and all curves have the same sizes.
+    the longest's), below the shortest they are the shortest's. ``reads`` and ``drafts`` have the `Capacity.read` and
+    `Capacity.draft` of each context, or nothing for none. ValueError unless contexts rise and all curves of a kind have
+    the same sizes.
     """
 
     contexts: tuple[int, ...]  # [C]
     curves: tuple[Curve, ...]  # [C] over tokens
-    draft: Curve | None = None
+    drafts: tuple[tuple[Curve, ...], ...] = ()  # [C][D] over requests, or none
     reads: tuple[float, ...] = ()  # [C] or none
     provenance: dict[str, Any] = field(default_factory=dict, compare=False)
 
@@ -123,6 +133,9 @@ class CapacityTable:
             raise ValueError("all curves of a capacity table need the same sizes")
         if self.reads and len(self.reads) != len(self.contexts):
             raise ValueError(f"got {len(self.reads)} reading times for {len(self.contexts)} contexts; give one of each")
+        depths, requests = {len(own) for own in self.drafts}, {c.sizes for own in self.drafts for c in own}
+        if self.drafts and (len(self.drafts) != len(self.contexts) or len(depths) > 1 or len(requests) > 1):
+            raise ValueError("every context needs drafting times of the same depths and the same numbers of requests")
 
     def at(self, context: float) -> Capacity:
         """The curve at a mean context length."""
@@ -130,14 +143,22 @@ class CapacityTable:
 
 
 def mean_context(requests: Sequence[RequestView]) -> float:
-    """What `at` is asked for: mean text length of the requests of a step, of which there is one at least."""
-    return sum(view.position for view in requests) / len(requests)
+    """What a scheduler asks `at` for: mean text length of the requests of a step, of which there is one at least, to
+    the nearest `CONTEXT_STEP`, so that most steps ask what was asked before."""
+    mean = sum(view.position for view in requests) / len(requests)
+    return CONTEXT_STEP * round(mean / CONTEXT_STEP)
 
 
 @lru_cache(maxsize=1024)  # a scheduler and whoever times it ask alike
 def _at(table: CapacityTable, context: float) -> Capacity:
-    reads = table.reads or (0.0,) * len(table.contexts)
-    times = np.array([(*curve.seconds, read) for curve, read in zip(table.curves, reads, strict=True)])  # [C, n + 1]
+    count = len(table.contexts)
+    reads, drafts = table.reads or (0.0,) * count, table.drafts or ((),) * count
+    times = np.array(
+        [
+            (read, *curve.seconds, *(s for own in draft for s in own.seconds))
+            for read, curve, draft in zip(reads, table.curves, drafts, strict=True)
+        ]
+    )  # [C, 1 + n + D m]
     x = np.array(table.contexts, dtype=np.float64)
     if context > x[-1] and len(x) > 1:
         slope = np.maximum(times[-1] - times[-2], 0.0) / (x[-1] - x[-2])
@@ -147,5 +168,9 @@ def _at(table: CapacityTable, context: float) -> Capacity:
         below = max(above - 1, 0)
         share = (np.clip(context, x[below], x[above]) - x[below]) / max(x[above] - x[below], 1.0)
         found = times[below] + share * (times[above] - times[below])
-    *seconds, read = found.tolist()
-    return Capacity(Curve(table.curves[0].sizes, tuple(seconds)), table.draft, read)
+    read, *seconds = found.tolist()
+    curves = []
+    for curve in (table.curves[0], *drafts[0]):
+        own, seconds = seconds[: len(curve.sizes)], seconds[len(curve.sizes) :]
+        curves.append(Curve(curve.sizes, tuple(own)))
+    return Capacity(curves[0], tuple(curves[1:]), read)

@@ -18,7 +18,7 @@ import torch
 from companion.provenance import system
 from companion.scheduling.capacity import CapacityTable, Curve
 
-FORMAT = "companion.capacity/1"
+FORMAT = "companion.capacity/2"
 PARTS = ("engine", "drafters", "phase", "kernels")  # packages whose code a step runs
 MACHINE = ("processor", "machine", "cores", "gpu")
 
@@ -81,11 +81,12 @@ def load_capacity(
 def table_of(record: Mapping[str, Any], provenance: Mapping[str, Any]) -> CapacityTable:
     """One table of a file. KeyError, TypeError or ValueError where it is none."""
     sizes = _sizes(record["sizes"])
-    drafted = record.get("draft")
+    drafted = record.get("draft") or {"requests": [], "seconds": []}
+    requests = _sizes(drafted["requests"])
     return CapacityTable(
         contexts=_sizes(record["contexts"]),
         curves=tuple(Curve(sizes, _seconds(row)) for row in record["verify"]),
-        draft=None if drafted is None else Curve(_sizes(drafted["requests"]), _seconds(drafted["seconds"])),
+        drafts=tuple(tuple(Curve(requests, _seconds(row)) for row in own) for own in drafted["seconds"]),
         reads=_seconds(record.get("reads") or ()),
         provenance={**provenance, "threads": int(record["threads"])},
     )

@@ -3,7 +3,7 @@ r"""A goodput controller in the manner of TurboSpec (arXiv 2406.14066): one dept
 It takes the acceptance rate a of the last rounds, assumes that every slot is accepted with it independently, and
 chooses the depth g of the whole batch that maximises the tokens per second it expects,
 
-    R tau(a, g) / seconds(R (1 + g), R),    tau(a, g) = (1 - a^(g+1)) / (1 - a).
+    R tau(a, g) / seconds(R (1 + g), R, g),    tau(a, g) = (1 - a^(g+1)) / (1 - a).
 
 It sees no confidence, so it also works with drafters that have none, and it drafts no more than it verifies.
 """
@@ -62,8 +62,8 @@ class Goodput:
         count = len(requests)
         capacity = self.capacity.at(mean_context(requests))
         depths = np.arange(self.max_depth + 1)
-        plain = capacity.seconds(count, count, drafted=0)
-        seconds = np.where(depths > 0, capacity.seconds(count * (1 + depths), count), plain)
+        drafting = np.array([capacity.drafting(count, int(d)) for d in depths])
+        seconds = capacity.seconds(count * (1 + depths), count, drafted=0) + drafting
         depth = int(np.argmax(tau(self.rate, depths) / seconds))
         self._idle = 0 if depth else self._idle + 1
         if self._idle == self.explore:

@@ -17,6 +17,7 @@ from companion.scheduling.capacity import mean_context
 from companion.scheduling.fixed import FixedDepth
 from companion.scheduling.goodput import Goodput
 from companion.scheduling.lagged import LaggedTopK
+from companion.scheduling.lagged_threshold import LaggedThreshold
 from companion.scheduling.prefix import PrefixScheduler, prefix_lengths
 from companion.scheduling.ranking import as_drafted, ranked, survival
 from companion.scheduling.retrospective import confidence_table
@@ -32,6 +33,9 @@ def lengths_of(policy: Policy, views: Sequence[RequestView], drafts: Sequence[Dr
     if type(policy) is LaggedTopK and policy.calibrate is as_drafted:
         rows, _ = ranked(survival(_table(drafts)))
         return np.bincount(rows[: policy.slots(DraftFrontier(views, drafts))], minlength=len(drafts)).tolist()
+    if type(policy) is LaggedThreshold and policy.calibrate is as_drafted:
+        over = (survival(_table(drafts)) >= policy.bar).sum(1).tolist()
+        return [min(count, len(draft)) for count, draft in zip(over, drafts, strict=True)]
     return verification_lengths(policy, views, drafts)
 
 

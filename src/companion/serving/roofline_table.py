@@ -2,7 +2,8 @@ r"""A capacity table that nobody measured: the roofline of a target and a DSpark
 
     verify(B)    max(2 B N / peak operations, N bytes / bandwidth)     N weights of the layers and the head, read once
     read(L)      L x bytes of one token's keys and values / bandwidth  of each request, once a step
-    draft(R)     the same for the drafter's layers, the shared head and the Markov head, one after the other
+    draft_d(R)   the same for the drafter's layers over the whole block, and the shared head and the Markov head over d
+                 slots of it, one after the other
 
 Matrix products and attention alternate, so their times add up. Attention is limited by memory at blocks as short as
 these: its operations are left out, as are the drafter's own keys and values, activations, launches and all overheads.
@@ -57,21 +58,28 @@ def roofline_table(
     curve = Curve(sizes, tuple(product(size) for size in sizes))
     keys_and_values = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * bytes_per_weight
 
-    def drafting(requests: int) -> float:
-        work = round_work(
-            shape,
-            gamma=gamma,
-            rank=rank,
-            drafter_layers=drafter_layers,
-            batch=requests,
-            bytes_per_weight=bytes_per_weight,
+    def drafting(requests: int, depth: int) -> float:
+        whole, asked = (
+            round_work(
+                shape,
+                gamma=slots,
+                rank=rank,
+                drafter_layers=drafter_layers,
+                batch=requests,
+                bytes_per_weight=bytes_per_weight,
+            )
+            for slots in (gamma, depth)
         )
-        return sum(device.seconds(part) for name, part in work.items() if name != "target" and part.bytes)
+        parts = whole["drafter's layers"], asked["shared head"], asked["Markov head"]
+        return sum(device.seconds(part) for part in parts if part.bytes)
 
+    drafts = tuple(
+        Curve(REQUESTS, tuple(drafting(count, depth) for count in REQUESTS)) for depth in range(1, gamma + 1)
+    )
     return AnalyticTable(
         contexts=(0, longest),
         curves=(curve, curve),
-        draft=Curve(REQUESTS, tuple(drafting(count) for count in REQUESTS)),
+        drafts=(drafts, drafts),
         reads=(0.0, longest * keys_and_values / device.bytes_per_second),
         provenance={
             "kind": "analytic roofline, not measured",

@@ -5,10 +5,11 @@ wants of the drafts (`companion.serving.lengths`), one forward verifies, and who
 A request that joins has its prompt read in that same forward, which gives its first token; it drafts a step later. The
 step takes
 
-    capacity.at(mean context of the requests that decode).seconds(B, R, drafted)
+    capacity.at(mean context of the requests that decode).seconds(B, R, drafted, depth)
 
-with B the anchors, admitted drafts and prompt tokens, R the requests, and ``drafted`` those that drafted anything. The
-time that the scheduling itself takes, and that of everything around a step, is not in it unless the table has it.
+with B the anchors, admitted drafts and prompt tokens, R the requests, ``drafted`` those that drafted anything, and the
+depth of the longest draft. The time that the scheduling itself takes, and that of everything around a step, is not in
+it unless the table has it.
 """
 
 from __future__ import annotations
@@ -129,8 +130,8 @@ def simulate(
         tokens = len(decoding) + sum(row.verified for row in found) + prompts
         context = sum(r.replay.prompt_length + r.at + 1 for r in decoding) / max(1, len(decoding))
         cost, drafted = capacity.at(context), sum(row.drafted > 0 for row in found)
-        seconds = float(cost.seconds(tokens, len(running), drafted))
-        drafting = float(cost.draft(drafted)) if cost.draft is not None and drafted else 0.0
+        drafting = cost.drafting(drafted, max((row.drafted for row in found), default=0))
+        seconds = float(cost.seconds(tokens, len(running), drafted=0)) + drafting
         now += seconds
         steps.append(Step(now, seconds, drafting, len(running), len(decoding), prompts, tokens))
         outcomes = []
