@@ -40,8 +40,7 @@ class Plan(Protocol):
 class Group:
     """Requests with n new tokens each, or at most n, and the part of the cache that they see."""
 
-    rows: Tensor | None  # [g * n], or fewer with `cells`, of the stream; None: all of it, in order
-    cells: Tensor | None  # where these lie in [g * n]; None: they fill it
+    rows: Tensor | None  # [g * n] of the stream, any row where a place is idle; None: all of it, in order
     slots: Tensor | None  # [g] cache slots to gather; None: `keys` and `values` are views already
     new: int  # n
     members: int  # g
@@ -60,10 +59,17 @@ class AttentionPlan:
         short = max((n for n in (stop - start for _, start, stop, _ in self.spans) if n <= PADDED), default=0)
         for span in sorted(self.spans):
             by_size[max(short, span[2] - span[1])].append(span)
-        ordered = self.spans == sorted(self.spans)
-        self.groups = [
-            _group(n, members, cache, device, whole=ordered and len(by_size) == 1) for n, members in by_size.items()
-        ]
+        whole = len(by_size) == 1 and self.spans == sorted(self.spans)
+        self.groups: list[Group] = []
+        places = []
+        for n, members in by_size.items():
+            group, own = _group(n, members, cache, device, whole=whole)
+            places.append(own + sum(g.new * g.members for g in self.groups))
+            self.groups.append(group)
+        self.places = None  # [N] where each row of the stream lies in the groups' rows, one after another
+        if self.groups[0].rows is not None:
+            owned = torch.cat([torch.arange(m[1], m[2]) for members in by_size.values() for m in members])
+            self.places = torch.empty_like(owned).index_copy_(0, owned, torch.cat(places)).to(device)
         if len(self.spans) == 1:
             slot, _, stop, length = self.spans[0]
             new = (slice(None), slot, slice(None), slice(length, length + stop))
@@ -88,52 +94,45 @@ class AttentionPlan:
         """Queries to [N, heads * d], each over its own request's cache, grouped-query heads shared as Qwen3 does."""
         outputs = []
         for g in self.groups:
-            rows = q if g.rows is None else q[g.rows]
-            if g.cells is not None:
-                rows = q.new_zeros(g.members * g.new, *q.shape[1:]).index_copy_(0, g.cells, rows)
+            rows = q if g.rows is None else q.index_select(0, g.rows)
             split = rows.view(-1, g.new, *q.shape[1:]).transpose(1, 2)  # [g, heads, n, d]
             k, v = g.seen[layer], g.seen[layer + self.layers]
             if g.slots is not None:
                 k, v = k[g.slots], v[g.slots]
             out = F.scaled_dot_product_attention(split, k, v, attn_mask=g.mask, enable_gqa=True)
-            flat = out.transpose(1, 2).reshape(rows.shape[0], -1)
-            outputs.append(flat if g.cells is None else flat[g.cells])
-        if self.groups[0].rows is None:
+            outputs.append(out.transpose(1, 2).reshape(len(rows), -1))
+        if self.places is None:
             return outputs[0]
-        together = torch.empty(q.shape[0], outputs[0].shape[1], device=q.device, dtype=q.dtype)
-        for g, out in zip(self.groups, outputs, strict=True):
-            together[g.rows] = out
-        return together
+        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).index_select(0, self.places)
 
 
-def _group(n: int, spans: list[Span], cache: Cache, device: torch.device, *, whole: bool) -> Group:
-    """``whole``: these are all requests, in order; spans come in the order of their slots."""
+def _group(n: int, spans: list[Span], cache: Cache, device: torch.device, *, whole: bool) -> tuple[Group, Tensor]:
+    """The group, and the places of its spans' rows in it. ``whole``: these are all requests, in order; spans come in
+    the order of their slots."""
     slots, lengths = [slot for slot, *_ in spans], [length for *_, length in spans]
     end = min(max(lengths) + n, cache.capacity)  # idle rows may reach beyond the cache
     first, stretch = slots[0], slots[-1] + 1 - slots[0]
     viewed = stretch <= HOLES * len(slots)  # no copy: slots of others in between are members with idle rows alone
     members = stretch if viewed else len(slots)
-    places = [slot - first for slot in slots] if viewed else list(range(len(slots)))
+    owners = [slot - first for slot in slots] if viewed else list(range(len(slots)))
     if members > len(slots):
-        known = dict(zip(places, lengths, strict=True))
-        lengths = [known.get(place, lengths[0]) for place in range(members)]
-    idle = members > len(slots) or any(stop - start < n for _, start, stop, _ in spans)
-    rows = cells = None
-    if idle or not whole:
-        rows = torch.cat([torch.arange(start, stop) for _, start, stop, _ in spans]).to(device)
-    if idle:
-        sizes = [stop - start for _, start, stop, _ in spans]
-        cells = torch.cat([torch.arange(p * n, p * n + size) for p, size in zip(places, sizes, strict=True)]).to(device)
+        known = dict(zip(owners, lengths, strict=True))
+        lengths = [known.get(owner, lengths[0]) for owner in range(members)]
+    places = torch.cat([torch.arange(o * n, o * n + m[2] - m[1]) for o, m in zip(owners, spans, strict=True)])
+    rows = None
+    if not whole or len(places) < members * n:
+        owned = torch.cat([torch.arange(start, stop) for _, start, stop, _ in spans])
+        rows = torch.full((members * n,), spans[0][1]).index_copy_(0, places, owned).to(device)
     window = (slice(None), slice(first, first + stretch) if viewed else slice(None), slice(None), slice(end))
-    return Group(
+    group = Group(
         rows=rows,
-        cells=cells,
         slots=None if viewed else torch.tensor(slots, device=device),
         new=n,
         members=members,
         mask=_mask(n, lengths, end, cache),
         seen=cache.both[window].unbind(),
     )
+    return group, places
 
 
 def _mask(n: int, lengths: list[int], end: int, cache: Cache) -> Tensor | None:  # [g or 1, 1, n, end] additive

@@ -45,7 +45,7 @@ class LaggedThreshold:
         calibrate: Calibrate = as_drafted,
         lag: int = 2,
         window: int = 8,
-        every: int = 4,
+        every: int = 8,
         explore: int = 32,
     ) -> None:
         for name, value in (("lag", lag), ("window", window), ("every", every), ("explore", explore)):
@@ -89,11 +89,13 @@ class LaggedThreshold:
         share = requests / len(a)  # of a slot of the past in a step to come
         order = np.argsort(-a, axis=None, kind="stable")
         best, slots = a.ravel()[order], order % a.shape[1] + 1
+        alive = np.count_nonzero(best)
+        verifying = capacity.seconds(requests + share * np.arange(1, alive + 1), requests, drafted=0)
         depth, bar, most = 0, 1.0, 0.0
         for d in range(1, a.shape[1] + 1):
-            admitted = best[(slots <= d) & (best > 0)]
-            tokens = requests + share * np.arange(1, len(admitted) + 1)
-            theta = (requests + share * np.cumsum(admitted)) / capacity.seconds(tokens, requests, depth=d)
+            admitted = best[:alive][slots[:alive] <= d]
+            seconds = verifying[: len(admitted)] + capacity.drafting(requests, d)
+            theta = (requests + share * np.cumsum(admitted)) / seconds
             if len(theta) and theta.max() > most:
                 m = int(theta.argmax())
                 depth, bar, most = d, float(admitted[m]), float(theta[m])
