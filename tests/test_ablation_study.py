@@ -10,9 +10,12 @@ import pytest
 from test_drafter_rounds import DECAYING, STEADY, made
 from typer.testing import CliRunner
 
+from companion import figures_ablations
 from companion.cli import app
 from companion.compact import save_compact
 from companion.experiments import ablations as study
+from companion.experiments.accepted_length import AcceptedLengths
+from companion.experiments.drafter_statistics import Cell
 from companion.rounds import Rounds
 
 FEW = study.Config(resamples=200)
@@ -101,3 +104,35 @@ def test_tables_without_a_pair_are_refused_and_the_command_prints_what_it_stores
     shown = CliRunner().invoke(app, [*arguments, str(tmp_path / "b")], env={"COLUMNS": "200"}).stdout
     for text in ("depth: tau, T 1", "depth-1 - dspark", "no rounds of dflash-depth-5", "Brier"):
         assert text in shown
+
+
+def test_figures_show_sizes_and_changes_beside_the_noise_of_a_training(tables: list[Rounds]) -> None:
+    from matplotlib import pyplot as plt
+
+    result = study.summarise(tables, FEW)
+    lengths = AcceptedLengths.model_construct(
+        cells=[
+            Cell.model_construct(
+                drafter="dspark", temperature=c.temperature, domain=c.domain, mode="no_think", seed=s, tau=c.tau + move
+            )
+            for c in result.groups[0].cells
+            if c.drafter == "dspark"
+            for s, move in enumerate((-0.3, 0.1, 0.2))
+        ]
+    )
+    temperature = result.groups[0].cells[0].temperature
+    low, high = figures_ablations.spread(lengths, "dspark", temperature, "chat")
+    assert (low, high) == (pytest.approx(-0.3), pytest.approx(0.2))
+    panels = figures_ablations.by_size(result, "depth", temperature).axes
+    assert panels[0].lines[0].get_xdata().tolist() == [1, 2]
+    panels = figures_ablations.changes(result, lengths, temperature).axes
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["confidence-sampled"]
+    for make in (
+        lambda: figures_ablations.by_size(result, "head", temperature),
+        lambda: figures_ablations.by_size(result, "gamma", temperature),
+        lambda: figures_ablations.changes(result, lengths, temperature, groups=("mix",)),
+        lambda: figures_ablations.spread(lengths, "dflash", temperature, "chat"),
+    ):
+        with pytest.raises(ValueError, match=r"by size needs|nothing was measured|was measured at|two at least"):
+            make()
+    plt.close("all")
