@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -173,6 +174,26 @@ def test_the_same_step_search_jumps_a_cliff_that_stops_algorithm_1():
     )
     assert [r.verified for r in stopped.rounds] == [0]
     assert [r.verified for r in jumped.rounds] == [2]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 3))
+def test_no_lengths_at_all_yield_more_than_the_oracles_where_a_curve_falls(seed, batch):
+    generator = np.random.default_rng(seed)
+    jagged = Capacity(Curve(tuple(range(1, 13)), tuple(generator.uniform(0.5, 3.0, 12).tolist())))
+    pool = random_pool(seed, batch)
+    views = [RequestView(i, 5, "output", 50) for i in range(batch)]
+    drafts = [r.draft(0, int(generator.integers(0, 4))) for r in pool]
+    leading = [r.leading[0] for r in pool]
+
+    def rate(lengths):
+        gained = batch + sum(map(min, lengths, leading))
+        return gained / float(jagged.seconds(batch + sum(lengths), batch))
+
+    found = list(Oracle(jagged).lengths_seeing(views, drafts, leading))
+    assert all(length <= len(draft) for length, draft in zip(found, drafts, strict=True))
+    every = product(*(range(len(draft) + 1) for draft in drafts))
+    assert rate(found) == pytest.approx(max(map(rate, every)))
 
 
 class Slowly:

@@ -1,9 +1,11 @@
 r"""Policies that only a simulator may run: they look at what a real scheduler must not or cannot see.
 
-`Oracle` sees whether each draft will be accepted. With m_r accept bits in a row it verifies nothing that fails, so a
-step of B tokens yields B of them, and it takes the B from R to R + sum m_r with the highest B SPS(B). It pays for
-drafting like all others, and maximises each step by itself: a bound on schedulers of drafts at hand, and not on
-drafters.
+`Oracle` sees whether each draft will be accepted. With m_r accept bits in a row a step of B tokens yields at most
+min(B, R + sum m_r) of them, and it takes the B with the highest min(B, R + sum m_r) SPS(B). So it verifies what fails
+only where a curve falls and a fuller forward takes less time. It pays for drafting like all others: no scheduler gets
+more tokens per second out of a step with these drafts. Over a whole run that is no strict bound: where a token costs
+nearly as much to verify as to decode, a scheduler that verifies less in a poor step can be faster, as can one that
+drafts less.
 
 `SameStep` is the global search on the confidences of this very step: the deployed policy without its delay. What it
 sees of slot k + 1 was computed from x_k, so that it changes the output's law (`scheduling.retrospective`); as a bound
@@ -42,7 +44,7 @@ class Foresight(Protocol):
 
 
 class Oracle(FullDraft):
-    """Verifies only what will be accepted, and of that as much as pays; slot by slot, request by request."""
+    """Verifies what will be accepted, as much as pays; slot by slot, request by request. What fails comes last."""
 
     name = "oracle"
 
@@ -55,12 +57,14 @@ class Oracle(FullDraft):
     ) -> Sequence[int]:
         count = len(requests)
         capacity = self.capacity.at(mean_context(requests))
-        most = np.array([min(m, len(draft)) for m, draft in zip(leading, drafts, strict=True)])
-        tokens = count + np.arange(int(most.sum()) + 1)
-        extra = int(np.argmax(tokens / capacity.seconds(tokens, count)))
+        drafted = np.array([len(draft) for draft in drafts])
+        useful = np.minimum(leading, drafted)
+        slots = np.arange(int(drafted.sum()) + 1)
+        gained = count + np.minimum(slots, useful.sum())
+        extra = int(np.argmax(gained / capacity.seconds(count + slots, count)))
         lengths = np.zeros(count, dtype=np.int64)
         while extra:
-            open_rows = np.flatnonzero(lengths < most)[:extra]
+            open_rows = np.flatnonzero(lengths < (useful if (lengths < useful).any() else drafted))[:extra]
             lengths[open_rows] += 1
             extra -= len(open_rows)
         return lengths.tolist()
