@@ -78,6 +78,17 @@ def test_a_trace_of_ones_own_and_who_waits():
     ]
     late = simulate(FixedDepth(0), SECOND_A_TOKEN, [A, B], Arrivals.trace([1.0, 30.0], max_batch=2))
     assert [r.joined for r in late.requests] == [1.0, 30.0], "an idle machine does not wait for its clock"
+    load = Window.whole(late).load()
+    assert (load.throughput, load.seconds) == (7 / 34, 34.0), "from the first request on, the idle spell included"
+    assert (load.concurrency, load.step_seconds) == (1.0, 10 / 7)
+
+
+def test_who_joins_as_a_window_opens_has_waited_in_it():
+    """Whatever the rounding of sums: 0.1 + 0.2 - 0.2 is more than 0.1."""
+    tenths, pool = Capacity(Curve((1, 2), (0.1, 0.2))), [replay([[0]], limit=2), replay([[0]] * 2)]
+    log = simulate(FixedDepth(1), tenths, pool, Arrivals.trace([0.0, 0.05], 1), prefill=False)
+    assert log.requests[1].joined == log.steps[0].end == 0.1 < log.steps[1].end - log.steps[1].seconds
+    assert Window(log, 1, 3).load().wait_mean == pytest.approx(0.05)
 
 
 def test_the_context_is_the_mean_over_those_that_decode():

@@ -1,6 +1,6 @@
 r"""What a log of the simulator says, each number with one definition. A window leaves out how a run begins and ends.
 
-throughput        committed tokens / time of the window                             tokens a second, all users
+throughput        committed tokens / time of the window, idle spells included        tokens a second, all users
 speed             of one user: committed tokens / time of the steps it took part in, its first token not counted
 mean speed        the same ratio over all users together; p10 is over users with `ENOUGH` rounds in the window
 budget            tokens in the target's forward a round, the anchor included: 1 + verified (paper, Figure 8)
@@ -36,7 +36,7 @@ class Load:
     wasted: float  # verified and not committed
     committed: float
     step_seconds: float
-    drafting_share: float  # of the time
+    drafting_share: float  # of the time of all steps
     wait_mean: float
     wait_p95: float
     rounds: int
@@ -89,10 +89,11 @@ class Window:
         tokens, times = self._by_request(committed), self._by_request(seconds[(step - self.first).astype(int)])
         enough = self._by_request(np.ones_like(step)) >= ENOUGH
         own = tokens[enough] / times[enough]
-        begun, ended = steps[0].end - steps[0].seconds, steps[-1].end
-        waits = np.array([r.waited for r in self.log.requests if begun <= r.joined < ended and not self.log.closed])
+        before, ended = self.log.steps[self.first - 1].end if self.first else 0.0, steps[-1].end
+        lasted = ended - (steps[0].end - steps[0].seconds)
+        waits = np.array([r.waited for r in self.log.requests if before <= r.joined < ended and not self.log.closed])
         return Load(
-            throughput=(float(committed.sum()) + first_tokens) / total,
+            throughput=(float(committed.sum()) + first_tokens) / lasted,
             mean_speed=_ratio(tokens.sum(), times.sum()),
             p10_speed=float(np.quantile(own, 0.1)) if len(own) else float("nan"),
             concurrency=float((seconds * [s.requests for s in steps]).sum() / total),
@@ -107,7 +108,7 @@ class Window:
             wait_mean=_mean(waits),
             wait_p95=float(np.quantile(waits, 0.95)) if len(waits) else float("nan"),
             rounds=len(step),
-            seconds=total,
+            seconds=lasted,
         )
 
     def fairness(self) -> Fairness:
