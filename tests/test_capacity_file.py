@@ -124,6 +124,15 @@ def test_a_simulation_does_not_mind_where_a_table_is_from(path):
         (lambda r: r["tables"][0]["draft"].update(requests=[]), "one of them at least"),
         (lambda r: r["tables"][0]["draft"]["seconds"].pop(), "every context needs drafting times"),
         (lambda r: r["tables"][0]["draft"].update(seconds=[0.001, 0.002]), "is no capacity table"),
+        (lambda r: r["tables"][0]["draft"].update(seconds=[]), "no drafting times"),
+        (lambda r: r["tables"][0].update(draft={}), "lacks 'requests'"),
+        (lambda r: r["tables"][0].update(draft=0), "is no capacity table"),
+        (lambda r: r["tables"][0].update(reads=0), "is no capacity table"),
+        (lambda r: r["tables"][0].update(reads=[0.1, -0.1]), "at least 0"),
+        (lambda r: r["tables"][0].update(reads=[10**400, 1]), "is no capacity table"),
+        (lambda r: r["provenance"].update(system=["CPU"]), "is no capacity table"),
+        (lambda r: r["provenance"].update(settings="all"), "is no capacity table"),
+        (lambda r: r["provenance"].update(target="tiny"), "is no capacity table"),
     ],
 )
 def test_a_broken_table_is_refused_in_one_sentence(path, change, sentence):
@@ -131,7 +140,7 @@ def test_a_broken_table_is_refused_in_one_sentence(path, change, sentence):
     change(broken)
     path.write_text(json.dumps(broken))
     with pytest.raises(ValueError, match=sentence) as caught:
-        load_capacity(path).at(64)
+        load_capacity(path, target=TARGET)
     assert "\n" not in str(caught.value)
 
 
@@ -140,6 +149,9 @@ def test_nan_and_what_is_no_json_are_refused(path):
     broken["tables"][0]["verify"][0][1] = math.nan
     path.write_text(json.dumps(broken))
     with pytest.raises(ValueError, match="positive and finite"):
+        load_capacity(path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="is no capacity table"):
         load_capacity(path)
     path.write_text("[1, 2")
     with pytest.raises(ValueError, match="is no capacity table"):

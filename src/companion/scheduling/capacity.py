@@ -94,7 +94,10 @@ class Capacity:
         return np.asarray(self.verify(tokens) + self.read * requests + drafting)
 
     def drafting(self, requests: int, depth: int | None = None) -> float:
-        """Seconds to draft ``depth`` tokens for each of ``requests``; None, or more than is known: the whole block."""
+        """Seconds to draft ``depth`` tokens for each of ``requests``; None, or more than is known: the whole block.
+        ValueError for fewer than none."""
+        if requests < 0 or (depth is not None and depth < 0):
+            raise ValueError(f"drafting is for 0 requests or more and 0 tokens or more, got {requests} and {depth}")
         if not self.draft or not requests or depth == 0:
             return 0.0
         known = len(self.draft) if depth is None else min(depth, len(self.draft))
@@ -115,8 +118,8 @@ class CapacityTable:
 
     Between two contexts times are interpolated linearly, beyond the longest they go on along the last two (never below
     the longest's), below the shortest they are the shortest's. ``reads`` and ``drafts`` have the `Capacity.read` and
-    `Capacity.draft` of each context, or nothing for none. ValueError unless contexts rise and all curves of a kind have
-    the same sizes.
+    `Capacity.draft` of each context, or nothing for none. ValueError unless contexts are whole numbers that rise and all
+    curves of a kind have the same sizes.
     """
 
     contexts: tuple[int, ...]  # [C]
@@ -126,13 +129,16 @@ class CapacityTable:
     provenance: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        rising = all(b > a for a, b in zip(self.contexts, self.contexts[1:], strict=False))
+        whole = all(hasattr(context, "__index__") for context in self.contexts)
+        rising = whole and all(b > a for a, b in zip(self.contexts, self.contexts[1:], strict=False))
         if not self.contexts or len(self.contexts) != len(self.curves) or not rising or self.contexts[0] < 0:
             raise ValueError(f"a capacity table needs a curve for each of some rising contexts, got {self.contexts}")
         if len({curve.sizes for curve in self.curves}) > 1:
             raise ValueError("all curves of a capacity table need the same sizes")
         if self.reads and len(self.reads) != len(self.contexts):
             raise ValueError(f"got {len(self.reads)} reading times for {len(self.contexts)} contexts; give one of each")
+        if not all(0.0 <= read < math.inf for read in self.reads):
+            raise ValueError(f"reading times must be finite and at least 0, got {list(self.reads)}")
         depths, requests = {len(own) for own in self.drafts}, {c.sizes for own in self.drafts for c in own}
         if self.drafts and (len(self.drafts) != len(self.contexts) or len(depths) > 1 or len(requests) > 1):
             raise ValueError("every context needs drafting times of the same depths and the same numbers of requests")

@@ -62,13 +62,13 @@ def load_capacity(
         if own is None and threads is not None:
             raise ValueError(f"it has no table of {threads} threads, only of {[one['threads'] for one in tables]}")
         found = table_of(own or tables[0], record["provenance"])
+        differ = differences(found, target, drafter) if here else []
     except OSError as error:
         raise ValueError(f"cannot read the capacity table in {path}: {error.strerror or error}") from error
     except KeyError as error:
         raise ValueError(f"{path} is no capacity table (it lacks {error}); measure one: companion profile") from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} is no capacity table ({error}); measure one: companion profile") from error
-    differ = differences(found, target, drafter) if here else []
     if differ:
         warnings.warn(
             f"the capacity table in {path} was measured with another {', another '.join(differ)}: its times may be "
@@ -81,13 +81,16 @@ def load_capacity(
 def table_of(record: Mapping[str, Any], provenance: Mapping[str, Any]) -> CapacityTable:
     """One table of a file. KeyError, TypeError or ValueError where it is none."""
     sizes = _sizes(record["sizes"])
-    drafted = record.get("draft") or {"requests": [], "seconds": []}
+    contexts, drafted, reads = _sizes(record["contexts"]), record.get("draft"), record.get("reads")
+    drafted = {"requests": [], "seconds": []} if drafted is None else drafted
     requests = _sizes(drafted["requests"])
+    if requests and not drafted["seconds"]:
+        raise ValueError("it has no drafting times for its numbers of requests")
     return CapacityTable(
-        contexts=_sizes(record["contexts"]),
+        contexts=contexts,
         curves=tuple(Curve(sizes, _seconds(row)) for row in record["verify"]),
         drafts=tuple(tuple(Curve(requests, _seconds(row)) for row in own) for own in drafted["seconds"]),
-        reads=_seconds(record.get("reads") or ()),
+        reads=() if reads is None else _seconds(reads),
         provenance={**provenance, "threads": int(record["threads"])},
     )
 
