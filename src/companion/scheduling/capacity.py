@@ -118,8 +118,8 @@ class CapacityTable:
 
     Between two contexts times are interpolated linearly, beyond the longest they go on along the last two (never below
     the longest's), below the shortest they are the shortest's. ``reads`` and ``drafts`` have the `Capacity.read` and
-    `Capacity.draft` of each context, or nothing for none. ValueError unless contexts are whole numbers that rise and all
-    curves of a kind have the same sizes.
+    `Capacity.draft` of each context, or nothing for none. ValueError unless contexts are whole numbers that rise and
+    all curves of a kind have the same sizes.
     """
 
     contexts: tuple[int, ...]  # [C]
