@@ -199,6 +199,37 @@ def test_the_layers_that_a_drafter_reads_follow_the_target(
     assert asked[0].target_layers == layers
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("profile",),
+        ("experiment", "load"),
+        ("experiment", "calibration"),
+        ("experiment", "decay"),
+        ("evaluate", "target"),
+        ("bench", "decode"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_anything_is_measured(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    for path, why in (
+        (tmp_path, "it is a folder"),
+        (tmp_path / "file" / "under" / "x.json", "nothing can be put into"),
+    ):
+        code, out, err = call(*verb, "--output", str(path))
+        assert (code, out) == (1, "")
+        assert why in err
+        assert len(err.splitlines()) == 1
+    with monkeypatch.context() as locked:
+        locked.setattr("os.access", lambda *_: False)
+        code, _, err = call(*verb, "--output", str(tmp_path / "x.json"))
+    assert code == 1
+    assert f"nothing can be put into {tmp_path}" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_only_a_demand_has_a_verdict(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompt lookup is not asked for the draft model's accepted length, unless somebody asks."""
     from companion.experiments import evaluate_drafter as study

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +16,20 @@ from rich.console import Console
 EXIT = {"holds": 0, "fails": 1, "inconclusive": 3}
 INTERRUPTED = 130
 
+
+def writable(path: Path | None) -> Path | None:
+    """The same path, if a file can be written there. ValueError otherwise: before anything is measured for it."""
+    if path is None:
+        return None
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder; name a file")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise ValueError(f"cannot write {path}: nothing can be put into {folder}; name another place")
+    return path
+
+
+Output = Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.", callback=writable)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 TargetName = Annotated[str, typer.Option(help="Embedded model, folder in the hub's layout, or hub id.")]
 DrafterName = Annotated[

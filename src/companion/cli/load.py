@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from companion.cli.common import Device, DrafterName, Json, Seed, TargetName, report, resumable
+from companion.cli.common import Device, DrafterName, Json, Output, Seed, TargetName, report, resumable
 from companion.cli.measure import experiment
 
 
@@ -26,7 +26,7 @@ def profile(
     repeats: Annotated[int, typer.Option(help="Timed steps of every cell, at least.")] = 8,
     seed: Seed = 0,
     device: Device = "cpu",
-    output: Annotated[Path | None, typer.Option(help="Store the tables, with provenance, as JSON.")] = None,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Measure SPS(B): what the engine's steps take by tokens, requests and context, on this machine."""
@@ -58,7 +58,7 @@ def load(
     quick: Annotated[bool, typer.Option(help="A few short runs, to see that it works.")] = False,
     seed: Seed = 0,
     device: Device = "cpu",
-    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Throughput and speed per user of every policy with 1 to 32 requests at once. Exit 0, 1 or 3."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from companion.cli.common import Device, DrafterName, Json, Seed, TargetName, report, resumable
+from companion.cli.common import Device, DrafterName, Json, Output, Seed, TargetName, report, resumable, writable
 
 evaluate = typer.Typer(no_args_is_help=True, help="Measure a model against its bars.")
 bench = typer.Typer(no_args_is_help=True, help="Speed and memory, as ratios within one run.")
@@ -22,7 +22,7 @@ def evaluate_target(
     other_samples: Annotated[int, typer.Option(help="Prompts of each harder held-out kind.")] = 250,
     seed: Seed = 0,
     device: Device = "cpu",
-    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    output: Output = None,
     rows: Annotated[
         Path | None, typer.Option(help="One line per response; a killed run goes on from it. Default: a file in runs/.")
     ] = None,
@@ -53,7 +53,7 @@ def evaluate_drafter(
     ] = None,
     seed: Seed = 0,
     device: Device = "cpu",
-    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Accepted length by domain, mode and phase, sampled and greedy, with 95 % intervals.
@@ -100,7 +100,7 @@ def accepted_length(
     rounds: Annotated[Path | None, typer.Option(help="Stored rounds; default: those of the book's drafters.")] = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples over prompts and seeds.")] = 2000,
     seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Accepted length and acceptance by position of every drafter, with 95 % intervals.
@@ -155,7 +155,7 @@ def decay(
     rounds: Annotated[Path | None, typer.Option(help="Stored rounds of the same drafters' real loops.")] = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples over prompts and seeds.")] = 2000,
     seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Conditional acceptance by position at many anchors, and the real loop beside it. Exit 0, 1 or 3."""
@@ -178,8 +178,10 @@ def calibration(
     ] = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples over prompts.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
-    temperatures: Annotated[Path | None, typer.Option(help="Store the fitted temperatures for a scheduler.")] = None,
+    output: Output = None,
+    temperatures: Annotated[
+        Path | None, typer.Option(help="Store the fitted temperatures for a scheduler.", callback=writable)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Does a temperature mend the confidence head: by position, domain, phase and sampling. Exit 0, 1 or 3."""
@@ -201,7 +203,7 @@ def ablations(
     ] = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples over prompts and seeds.")] = 2000,
     seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """One change at a time: accepted length by group, paired differences, and the confidence heads' forecasts."""
@@ -221,7 +223,7 @@ def broken_triples(
     prompts: Annotated[int, typer.Option(help="Held-out chat prompts.")] = 60,
     answers: Annotated[int, typer.Option(help="Answers to other chat prompts that make the reference.")] = 3000,
     seed: Seed = 0,
-    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Chat drafts whose pairs of tokens are fine and whose triples are not: what a bigram head cannot see."""
@@ -239,7 +241,7 @@ def bench_decode(
     repeats: Annotated[int, typer.Option(help="Timed passes; the median is reported.")] = 3,
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 1,
     device: Device = "cpu",
-    output: Annotated[Path | None, typer.Option(help="Also store the result, with provenance, as JSON.")] = None,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Tokens per second: our engine, plain and speculative, against transformers' generate on the same weights."""
@@ -259,7 +261,7 @@ def bench_drafters(
     threads: Annotated[list[int] | None, typer.Option(help="May be repeated; default: 1 and 2.")] = None,
     proposals: Annotated[int, typer.Option(help="Timed proposals of each family and length.")] = 30,
     device: Device = "cpu",
-    output: Annotated[Path | None, typer.Option(help="Also store the result, with provenance, as JSON.")] = None,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Wall-clock of drafters over plain decoding, lookup and transformers, by domain and stage. Exit 0, 1 or 3."""
