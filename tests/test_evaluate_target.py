@@ -116,9 +116,14 @@ def test_rows_survive_a_cut_and_refuse_other_settings(tmp_path: Path) -> None:
     assert path.read_bytes() == whole
     with pytest.raises(ValueError, match="other weights, settings or another machine"):
         resume_rows(path, {"config": 2}, Response)
-    path.write_bytes(whole.replace(b'"index":0', b'"index":"x"'))
-    with pytest.raises(ValueError, match="damaged"):
-        resume_rows(path, header, Response)
+    path.write_bytes(whole + "\N{CHECK MARK}".encode()[:2])  # cut off within a character
+    assert resume_rows(path, header, Response) == [_row(0), _row(1)]
+    assert path.read_bytes() == whole
+    for other in (whole.replace(b'"index":0', b'"index":"x"'), b"\xff\xfe\n", b"a note of one line"):
+        path.write_bytes(other)
+        with pytest.raises(ValueError, match="damaged"):
+            resume_rows(path, header, Response)
+        assert path.read_bytes() == other, "somebody's file was written over"
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,6 @@ def capacity(tmp_path_factory):
     table = {"threads": 1, "contexts": [64], "sizes": [1, 8, 64], "verify": [[0.002, 0.003, 0.012]]}
     drafting = {"draft": {"requests": [1, 8], "seconds": [[[0.002, 0.006]]]}, "reads": [0.0]}
     here = {
-        "harness": {"name": "companion"},
         "system": companion.provenance.system(),
         "settings": {"engine_version": engine_version()},
         "target": {**find_model("tiny-qwen3").describe(), "dtype": "float32", "device": "cpu"},
@@ -187,6 +186,16 @@ def test_rows_of_another_run_and_damaged_ones_are_refused(result, capacity, tmp_
         study.run(None, tmp_path / "broken.jsonl", SMALL, capacity)
     with pytest.raises(ValueError, match="is no result of"):
         study.load(folder / "rows.jsonl")
+
+
+def test_a_wrong_table_leaves_no_rows_behind(capacity, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    with pytest.raises(ValueError, match="cannot read the capacity table"):
+        study.run(None, rows, SMALL, tmp_path / "none.json")
+    two = SMALL.settings[0].model_copy(update={"threads": (1, 2)})
+    with pytest.raises(ValueError, match="no table of 2 threads"):
+        study.run(None, rows, SMALL.model_copy(update={"settings": (two,)}), capacity)
+    assert not rows.exists()
 
 
 def runs_of(policy, seconds, tokens=(100, 100, 100, 100)):

@@ -66,11 +66,13 @@ def run(
     folder = calibration or results / "calibration"
     calibrated = {s.name: fitted(folder, model, f"{s.temperature:g}", s.thinking) for s in config.settings}
     temperatures = {name: list(t.values) for name, t in calibrated.items()}
+    for threads in {n for s in config.settings for n in s.threads}:
+        load_capacity(capacity, threads=threads, here=False)  # before anything is written
     identity: dict[str, Any] = {
         "target": target.source,
         "drafter": model,
         "config": config.model_dump(mode="json", exclude={"resamples"}),
-        "capacity_sha256": file_hash(capacity) if capacity.is_file() else None,
+        "capacity_sha256": file_hash(capacity),
         "temperatures": temperatures,
         "engine_version": engine_version(),
         "system": {k: v for k, v in system().items() if k != "threads"},
@@ -102,7 +104,7 @@ def run(
             sampling={"temperatures": sorted({s.temperature for s in config.settings})},
             seeds=[config.seed],
             prompts=[text for s in config.settings for r in range(s.repeats) for text in texts(s, r, config.seed)],
-            capacity=json.loads(capacity.read_text(encoding="utf-8"))["provenance"]["harness"],
+            capacity=json.loads(capacity.read_text(encoding="utf-8"))["provenance"].get("harness"),
             capacity_sha256=identity["capacity_sha256"],
             engine_version=identity["engine_version"],
             load_average=[started, os.getloadavg()[0]],

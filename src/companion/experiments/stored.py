@@ -32,21 +32,24 @@ def resume_rows(path: Path, identity: Mapping[str, Any], model: type[R]) -> list
     decides the rows) or is damaged elsewhere.
     """
     header = json.dumps(identity)
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    lines = text.split("\n")
-    if len(lines) < 2:  # nothing, or a header that was cut off
+    whole, newline, cut = (path.read_bytes() if path.exists() else b"").rpartition(b"\n")
+    damaged = f"{path} is damaged, or holds no rows of this measurement, and cannot be resumed; delete it to start anew"
+    if not newline:  # nothing, or a header that was cut off
+        if not header.encode().startswith(cut):
+            raise ValueError(damaged)
         write_atomic(path, header + "\n")
         return []
     try:
-        if json.loads(lines[0]) != json.loads(header):
+        first, *lines = whole.decode().split("\n")
+        if json.loads(first) != json.loads(header):
             raise ValueError(
                 f"{path} holds rows of other weights, settings or another machine: delete it, or name another file"
             )
-        found = [model.model_validate_json(line) for line in lines[1:-1]]
-    except (ValidationError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is damaged and cannot be resumed; delete it to start anew") from error
-    if lines[-1]:
-        write_atomic(path, "\n".join(lines[:-1]) + "\n")
+        found = [model.model_validate_json(line) for line in lines]
+    except (ValidationError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(damaged) from error
+    if cut:
+        write_atomic(path, whole.decode() + "\n")
     return found
 
 
