@@ -324,6 +324,20 @@ def test_the_roofline_says_that_it_is_none_of_a_measurement():
     assert float(tiles.verify(384)) < float(tiles.verify(385))
 
 
+def test_drafting_by_hand_at_every_number_of_requests():
+    """The whole block through five layers; the head and the Markov head over d slots, the latter one by one."""
+    layers, head, factor = 5 * 2560 * (2 * 4096 + 2 * 1024 + 3 * 9728), 151_936 * 2560, 256 * 151_936
+    capacity = roofline_table().at(0)
+
+    def seconds(rows, weights):
+        return max(2 * rows * weights / 989e12, 2 * weights / 4.8e12)
+
+    for requests in range(1, 1025):
+        for d in (1, 3, 7):
+            by_hand = seconds(7 * requests, layers) + seconds(d * requests, head) + d * seconds(requests, factor)
+            assert capacity.drafting(requests, d) == pytest.approx(by_hand, rel=1e-12)
+
+
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -342,6 +356,8 @@ def test_the_roofline_says_that_it_is_none_of_a_measurement():
         (lambda: Replay.of(np.empty((0, 3)), np.empty((0, 3))), "tables of anchors by slots"),
         (lambda: Replay.of([[1]], [[True]], limit=1), "a limit that it fits in"),
         (lambda: Replay.of([[1]], [[True]], phases=["output"]), "needs 2 phases, got 1"),
+        (lambda: roofline_table(gamma=-1), "must be >= 0"),
+        (lambda: roofline_table(bytes_per_weight=0), "at least 1"),
         (lambda: workload([], 3), "responses to replay"),
         (lambda: workload([A], 3, mix={("math", "think"): 1.0}), "the mix asks for"),
         (lambda: workload([A], 3, mix={("", ""): 0.0}), "not all 0"),

@@ -43,9 +43,12 @@ def roofline_table(
     longest: int = 8192,
     tile: int = 1,
 ) -> AnalyticTable:
-    """Of ``shape`` at contexts 0 to ``longest``, in bf16 by default. ValueError for a tile below 1."""
+    """Of ``shape`` at contexts 0 to ``longest``, in bf16 by default. ValueError for a tile below 1, or less than
+    nothing of the rest."""
     if tile < 1:
         raise ValueError(f"a tile has at least 1 row, got {tile}")
+    if min(gamma, rank, drafter_layers) < 0 or bytes_per_weight < 1 or longest < 1:
+        raise ValueError("gamma, rank and drafter_layers must be >= 0, bytes_per_weight and longest at least 1")
     weights = shape.num_hidden_layers * shape.layer_parameters + shape.head_parameters
 
     def product(tokens: int) -> float:
@@ -73,8 +76,10 @@ def roofline_table(
         parts = whole["drafter's layers"], asked["shared head"], asked["Markov head"]
         return sum(device.seconds(part) for part in parts if part.bytes)
 
+    turns = {int(ridge / slots) for slots in range(1, gamma + 1)} - {0}  # where arithmetic begins to decide a part
+    requests = tuple(sorted({*REQUESTS, *turns, *(count + 1 for count in turns)}))
     drafts = tuple(
-        Curve(REQUESTS, tuple(drafting(count, depth) for count in REQUESTS)) for depth in range(1, gamma + 1)
+        Curve(requests, tuple(drafting(count, depth) for count in requests)) for depth in range(1, gamma + 1)
     )
     return AnalyticTable(
         contexts=(0, longest),
