@@ -1,12 +1,13 @@
 r"""The empty system, queues, and what a drafter adds in memory and time.
 
-At one request verifying is as good as free, so that every scheduler verifies all of the block (the second text, A6) and
-the speed of the only user is
+Where verifying one request's block is as good as free, as on the roofline of a GPU, every scheduler verifies all of it
+(the second text, A6) and the speed of the only user is
 
     tau_gamma / (draft(1) + verify(1 + gamma)),
 
 which no scheduler raises: perfect foresight does not, and a drafter of which everything is accepted reaches
-(gamma + 1) / (the same time). What drafting takes is paid whatever is verified.
+(gamma + 1) / (the same time). What drafting takes is paid whatever is verified. Where verifying is not free, as on a
+core of a CPU, `Empty` says how much is left to a scheduler.
 """
 
 from __future__ import annotations
