@@ -22,6 +22,7 @@ def load_simulation(
         Path | None, typer.Option(help="Runs of `experiment load` on that table, to validate against.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Workloads, each of resampled responses.")] = 8,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     quick: Annotated[bool, typer.Option(help="Few loads and seeds, to see that it works.")] = False,
     output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
     as_json: Json = False,
@@ -37,5 +38,6 @@ def load_simulation(
         capacity=capacity,
         calibration=calibration,
         real=real,
+        workers=workers,
     )
     report(study, result, as_json)

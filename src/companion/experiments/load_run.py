@@ -206,8 +206,10 @@ class LoadedEngine(Engine):
 def serve(engines: Mapping[RunKey, LoadedEngine]) -> list[Run]:
     """Let the engines serve in turns until every window is full."""
     gc.collect()
+    gc.freeze()  # or one policy pays, in some step, for a search through all objects of all of them
     order = random.Random(0)
     with ExitStack() as stack:
+        stack.callback(gc.unfreeze)
         loops = {key: stack.enter_context(closing(engine.run())) for key, engine in engines.items()}  # type: ignore[type-var]
         while waiting := [key for key in loops if not engines[key].done]:
             for key in order.sample(waiting, len(waiting)):

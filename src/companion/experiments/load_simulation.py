@@ -8,7 +8,7 @@ what is accepted on it is still what tiny-qwen3's drafter has accepted, so that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from companion.experiments.load_summary import AT_LEAST
 from companion.experiments.load_tables import Clock
 from companion.experiments.load_validation import Validated, bar, validate
 from companion.experiments.stored import read_result
+from companion.parallel import ordered_map
 from companion.provenance import collect, file_hash, write_json
 
 FEW = ("plain", "fixed-1", "fixed-3", "fixed-5", "fixed-7", "prefix", DEPLOYED, LIMITED, "goodput")
@@ -81,8 +82,10 @@ def run(
     capacity: Path | None = None,
     calibration: Path | None = None,
     real: Path | None = None,
+    workers: int = 1,
 ) -> Result:
-    """Simulate, and write ``output`` (JSON) when all is there. By default everything is the book's.
+    """Simulate in ``workers`` processes, and write ``output`` (JSON) when all is there. By default everything is the
+    book's.
 
     Without a measured table only the analytic one is used, and without real runs nothing is validated: both bars are
     then inconclusive. ValueError for settings that simulate nothing, or recordings that cannot be replayed.
@@ -96,8 +99,8 @@ def run(
     first = study.served(config.temperatures[0])
     measured = [load_tables.cpu(capacity, t) for t in config.threads] if capacity.is_file() else []
     tables = [*measured, load_tables.gpu()]
-    found = study.points(tables)
-    asked = study.questions(measured)
+    found = study.points(tables, workers)
+    asked = study.questions(measured, workers)
     known = real_load.load(real) if real.is_file() and measured else None
     validated = [] if known is None else study.validated(known, capacity)
     bars = [*_bars(found), bar(validated)]
@@ -143,10 +146,16 @@ class _Study:
         self.config, self.folders, self.calibration = config, folders, calibration
         self.seeds = range(config.seed, config.seed + config.seeds)
         self.used: list[Path] = []
-        self.served = cache(self._served)
+        self._known: dict[tuple[float, str, str], Served] = {}
 
-    def _served(self, temperature: float, mode: str = "no_think", drafter: str | None = None) -> Served:
-        drafter = drafter or self.config.drafter
+    def served(self, temperature: float, mode: str = "no_think", drafter: str | None = None) -> Served:
+        """The responses of a drafter, by default the one in question. ValueError where none were recorded."""
+        key = temperature, mode, drafter or self.config.drafter
+        if key not in self._known:
+            self._known[key] = self._read(*key)
+        return self._known[key]
+
+    def _read(self, temperature: float, mode: str, drafter: str) -> Served:
         found = self.recorded(temperature, mode, drafter)
         if found is None:
             raise ValueError(
@@ -171,37 +180,40 @@ class _Study:
                 return path, recording
         return None
 
-    def points(self, tables: Sequence[Clock]) -> list[Point]:
+    def points(self, tables: Sequence[Clock], workers: int) -> list[Point]:
         """Every policy on every table at every concurrency and temperature."""
-        config, found = self.config, list[Point]()
+        config = self.config
+        for temperature in config.temperatures:
+            self.served(temperature)  # read once, and not by every process
         places = [
             (clock, temperature, concurrency)
             for clock in tables
             for temperature in config.temperatures
             for concurrency in (config.cpu if clock.measured else config.gpu)
         ]
-        for clock, temperature, concurrency in tqdm(places, desc="loads", unit="load", disable=None):
-            served = self.served(temperature)
-            names = config.policies if temperature == config.temperatures[0] else FEW
-            own = loads([*names, SAME_STEP, ORACLE], clock, served, concurrency, self.seeds)
-            found += points(clock, served, concurrency, own)
-        return found
+        found = ordered_map(self._place, places, workers)
+        return [p for own in tqdm(found, total=len(places), desc="loads", unit="load", disable=None) for p in own]
 
-    def questions(self, measured: Sequence[Clock]) -> dict[str, Any]:
+    def _place(self, place: tuple[Clock, float, int]) -> list[Point]:
+        clock, temperature, concurrency = place
+        names = self.config.policies if temperature == self.config.temperatures[0] else FEW
+        served = self.served(temperature)
+        return points(
+            clock, served, concurrency, loads([*names, SAME_STEP, ORACLE], clock, served, concurrency, self.seeds)
+        )
+
+    def questions(self, measured: Sequence[Clock], workers: int) -> dict[str, Any]:
         """The fields of the result that answer the open questions, at the first temperature."""
         config, found = self.config, dict[str, list[Any]]()
         temperature = config.temperatures[0]
-        served, other = self.served(temperature), self.served(temperature, drafter=config.independent)
-        independent = load_tables.gpu(rank=0), other
+        served = self.served(temperature)
+        self.served(temperature, drafter=config.independent)
         gpu, jagged = load_tables.gpu(), _tiles()
-        cpu = [(clock, c, None) for clock in measured for c in config.asked_at]
-        on_gpu = [(gpu, c, independent) for c in config.asked_at_gpu]
-        for clock, concurrency, against in tqdm([*cpu, *on_gpu], desc="questions", unit="load", disable=None):
-            arguments = clock, served, concurrency, self.seeds
-            found.setdefault("gaps", []).extend(gaps(*arguments))
-            found.setdefault("drifts", []).extend(drifts(*arguments))
-            found.setdefault("parts", []).extend(parts(*arguments, against))
-            found.setdefault("fairness", []).extend(fairness(*arguments))
+        places = [(clock, c) for clock in measured for c in config.asked_at] + [(gpu, c) for c in config.asked_at_gpu]
+        asked = ordered_map(self._asked, places, workers)
+        for own in tqdm(asked, total=len(places), desc="questions", unit="load", disable=None):
+            for name, rows in own.items():
+                found.setdefault(name, []).extend(rows)
         for concurrency in config.asked_at_gpu:
             found["gaps"].extend(gaps(jagged, served, concurrency, self.seeds))
         found["empty"] = [empty(t, self.served(at), self.seeds) for t in (*measured, gpu) for at in config.temperatures]
@@ -213,6 +225,18 @@ class _Study:
             )
         ]
         return found
+
+    def _asked(self, place: tuple[Clock, int]) -> dict[str, list[Any]]:
+        clock, concurrency = place
+        temperature = self.config.temperatures[0]
+        arguments = clock, self.served(temperature), concurrency, self.seeds
+        independent = load_tables.gpu(rank=0), self.served(temperature, drafter=self.config.independent)
+        return {
+            "gaps": list(gaps(*arguments)),
+            "drifts": list(drifts(*arguments)),
+            "parts": list(parts(*arguments, None if clock.measured else independent)),
+            "fairness": list(fairness(*arguments)),
+        }
 
     def validated(self, real: real_load.Result, capacity: Path) -> list[Validated]:
         """Real cells of settings whose temperature was recorded."""
