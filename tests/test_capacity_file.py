@@ -233,6 +233,11 @@ def test_a_profile_is_measured_stored_and_read_again(tmp_path, one_thread):
         figures_load.capacity(stored, 2)
 
 
+def test_the_draft_model_is_described_before_it_is_timed(monkeypatch):
+    monkeypatch.setattr(study, "measure", lambda *_: [cell(1, d, 0.001) for d in range(3)])
+    assert study.run(study.Config(drafter="draft", threads=(1,))).provenance["drafter"]["name"] == "tiny-qwen3-draft"
+
+
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
@@ -241,6 +246,7 @@ def test_a_profile_is_measured_stored_and_read_again(tmp_path, one_thread):
         ({"contexts": (8,)}, "contexts must exceed"),
         ({"repeats": 2}, "at least 3"),
         ({"drafter": "none"}, "measured with a drafter"),
+        ({"drafter": "lookup"}, "no depth can be timed"),
         ({"contexts": (100_000,)}, "contexts may go up to"),
     ],
 )

@@ -269,7 +269,7 @@ def test_one_confidence_is_calibrated_as_a_table_is():
     [
         ({"settings": ()}, "at least one setting"),
         ({"window": 0}, "at least one token"),
-        ({"drafter": "none"}, "compared with a drafter"),
+        ({"drafter": "none"}, "schedule by confidence"),
         ({"settings": (MAIN.model_copy(update={"repeats": 1}),)}, "at least 2"),
         ({"settings": (MAIN.model_copy(update={"concurrency": ()}),)}, "needs threads"),
     ],

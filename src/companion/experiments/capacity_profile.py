@@ -29,6 +29,7 @@ from pydantic import BaseModel
 from tqdm import tqdm
 
 import companion
+from companion.drafters.lookup import LookupDrafter
 from companion.engine.decode import Engine
 from companion.engine.draws import KeyedDraws, request_key
 from companion.engine.load import TextTarget, find_model
@@ -74,6 +75,9 @@ def run(config: Config | None = None, output: Path | None = None) -> Result:
     drafter = companion.load_drafter(config.drafter, target)
     if drafter is None:
         raise ValueError("a capacity table is measured with a drafter; name one, such as dspark")
+    if isinstance(drafter, LookupDrafter):
+        raise ValueError("lookup drafts what it finds, so that no depth can be timed; name a model, such as dspark")
+    described = find_model("tiny-qwen3-draft" if config.drafter == "draft" else config.drafter).describe()
     longest = min(target.max_context, drafter.max_context or target.max_context)
     if max(config.contexts) + GENERATED > longest:
         raise ValueError(f"contexts may go up to {longest - GENERATED} tokens with these models, got {config.contexts}")
@@ -96,7 +100,7 @@ def run(config: Config | None = None, output: Path | None = None) -> Result:
         errors=[error for table in tables for error in context_errors(table, cells)],
         provenance=collect(
             target=target.source,
-            drafter=find_model(config.drafter).describe(),
+            drafter=described,
             sampling={"temperature": 1.0},
             seeds=[config.seed],
             engine_version=engine_version(),

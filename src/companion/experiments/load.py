@@ -60,8 +60,9 @@ def run(
     results = data_folder() / "results"
     capacity = capacity or results / "capacity_cpu.json"
     target = companion.load_target(config.target, device=config.device)
-    if companion.load_drafter(config.drafter, target) is None:
-        raise ValueError("policies are compared with a drafter; name one, such as dspark")
+    if config.drafter in ("none", "lookup", "draft"):
+        raise ValueError("policies schedule by confidence: name a drafter with a confidence head, such as dspark")
+    companion.load_drafter(config.drafter, target)
     model = find_model(config.drafter).describe()
     folder = calibration or results / "calibration"
     calibrated = {s.name: fitted(folder, model, f"{s.temperature:g}", s.thinking) for s in config.settings}
