@@ -138,3 +138,15 @@ def test_confidences_that_are_no_probabilities(bad):
     assert drafted(eager(FREE), 0 + 1) == ALL
     with pytest.raises(ValueError, match="the drafter gives none"):
         verification_lengths(eager(FREE), views(1), [Draft([0])])
+
+
+def test_a_drafter_that_is_too_sure_is_seen_through():
+    """Each draft is called 0.9 and one in four is right: at its word the block is worth it, by its record it is not."""
+    dear = Capacity(Curve((1, 9), (1.0, 2.6)))  # each token 0.2
+    believed, known = eager(dear), eager(dear)
+    for step in range(200):
+        hit = int(step % 4 == 0)
+        known.observe([Outcome(0, [0.9, 0.9], 2, hit, True)])
+        believed.observe([Outcome(0, [0.9, 0.9], 0, 0, False)])
+    assert (drafted(believed), drafted(known)) == (2, 1)
+    assert admitted(known, [[0.9, 0.9]]) == [1]

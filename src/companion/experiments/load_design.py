@@ -28,11 +28,12 @@ MAIN = Setting(
     name="mixed",
     temperature=1.0,
     thinking=False,
-    threads=(1, 2),
+    threads=(1,),
     concurrency=(1, 2, 4, 8, 16, 32),
     policies=tuple(p for p in POLICIES if p not in ("fixed-4", "fixed-6")),
     repeats=4,
 )
+TWO_CORES = MAIN.model_copy(update={"name": "two cores", "threads": (2,), "policies": FEW})
 GREEDY = Setting(
     name="greedy", temperature=0.0, thinking=False, threads=(1,), concurrency=(1, 8, 32), policies=FEW, repeats=3
 )
@@ -43,10 +44,10 @@ class Config(BaseModel):
     target: str = "tiny-qwen3"
     drafter: str = "dspark"
     device: str = "cpu"
-    settings: tuple[Setting, ...] = (MAIN, GREEDY, THINKING)
+    settings: tuple[Setting, ...] = (MAIN, TWO_CORES, GREEDY, THINKING)
     max_new_tokens: int = 400
-    window: int = 800  # committed tokens of a run's window, and
-    window_each: int = 70  # as many more for each request served at once
+    window: int = 2400  # committed tokens of a run's window, and
+    window_each: int = 210  # as many more for each request served at once
     resamples: int = 2000
     seed: int = 0
 

@@ -8,7 +8,8 @@ the step to come were their average, the point
 
 gives the depth d of the steps to come, and the survival of the last slot admitted there, which is the price of a place
 in the target's forward, is their threshold: a slot is admitted while its survival is no less. In a large batch that is
-the top K of the deployed form; in a small one it lets a good block have more slots than a bad one.
+the top K of the deployed form; in a small one it lets a good block have more slots than a bad one. Confidences are
+corrected by what they turned out to be worth (`hindsight`).
 
 Lossless, since the past alone gives depth and threshold, and whether slot k is admitted is decided by what was there
 before x_k was drawn. On a curve with cliffs a count keeps to this side of one and a threshold does not.
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from companion.protocols import Frontier, Outcome, RequestView
 from companion.scheduling.capacity import Capacity, CapacityTable, mean_context
 from companion.scheduling.full_draft import ALL
+from companion.scheduling.hindsight import Hindsight
 from companion.scheduling.ranking import Calibrate, as_drafted, checked, survival
 
 F64 = NDArray[np.float64]
@@ -51,7 +53,7 @@ class LaggedThreshold:
         for name, value in (("lag", lag), ("window", window), ("every", every), ("explore", explore)):
             if not hasattr(value, "__index__") or value < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-        self.capacity, self.calibrate, self.lag = capacity, calibrate, int(lag)
+        self.capacity, self.calibrate, self.lag = capacity, Hindsight(calibrate), int(lag)
         self.every, self.explore = int(every), int(explore)
         self.depth, self.bar = ALL, 0.0  # before there is any past: everything
         self._late: deque[list[list[float]]] = deque()  # too young to be looked at
@@ -60,6 +62,7 @@ class LaggedThreshold:
         self._step = self._shallow = 0
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
+        self.calibrate.observe(outcomes)
         rows = [[self.calibrate(k, c) for k, c in enumerate(o.confidence, 1)] for o in outcomes if o.confidence]
         self._late.append(rows)
         if len(self._late) < self.lag:

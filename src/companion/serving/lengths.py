@@ -33,8 +33,11 @@ def lengths_of(policy: Policy, views: Sequence[RequestView], drafts: Sequence[Dr
     if type(policy) is LaggedTopK and policy.calibrate is as_drafted:
         rows, _ = ranked(survival(_table(drafts)))
         return np.bincount(rows[: policy.slots(DraftFrontier(views, drafts))], minlength=len(drafts)).tolist()
-    if type(policy) is LaggedThreshold and policy.calibrate is as_drafted:
-        over = (survival(_table(drafts)) >= policy.bar).sum(1).tolist()
+    if type(policy) is LaggedThreshold and policy.calibrate.calibrate is as_drafted:
+        table, factors = _table(drafts), policy.calibrate.factors
+        known = min(len(factors), table.shape[1])
+        table[:, :known] = np.minimum(table[:, :known] * factors[:known], 1.0)
+        over = (survival(table) >= policy.bar).sum(1).tolist()
         return [min(count, len(draft)) for count, draft in zip(over, drafts, strict=True)]
     return verification_lengths(policy, views, drafts)
 
