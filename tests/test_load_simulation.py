@@ -259,10 +259,16 @@ def test_settings_that_simulate_nothing(change: dict[str, Any], sentence: str) -
 def test_the_command_refuses_in_one_sentence(tmp_path: Path) -> None:
     broken, zeros = tmp_path / "capacity.json", capacity_record()
     zeros["tables"][0]["verify"][0][2] = 0.0
+    real = data_folder() / "results" / "load_cpu.json"
     for arguments, record, sentence in (
         (["--anchors", str(tmp_path)], {}, "experiment anchors"),
         (["--capacity", str(broken)], capacity_record() | {"tables": []}, "holds no table"),
         (["--capacity", str(broken)], zeros, "positive and finite"),
+        (["--capacity", str(tmp_path / "none.json")], {}, "there is no file"),
+        (["--real", str(tmp_path)], {}, "there is no file"),
+        (["--real", str(broken)], {}, "no result of"),
+        (["--capacity", str(broken), "--real", str(real), "--quick"], capacity_record(), "went by another table"),
+        (["--output", str(tmp_path)], {}, "cannot write"),
     ):
         broken.write_text(json.dumps(record), encoding="utf-8")
         found = CliRunner().invoke(app, ["experiment", "load-simulation", *arguments])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from companion.cli.common import Json, report
+from companion.cli.common import Json, Output, report
 
 
 def load_simulation(
@@ -24,12 +24,15 @@ def load_simulation(
     seeds: Annotated[int, typer.Option(help="Workloads, each of resampled responses.")] = 8,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     quick: Annotated[bool, typer.Option(help="Few loads and seeds, to see that it works.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Store the result, with provenance, as JSON.")] = None,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """Throughput, speed and budget of every policy, an oracle beside them, and the open questions. Exit 0, 1 or 3."""
     from companion.experiments import load_simulation as study
 
+    for given in (capacity, real):
+        if given is not None and not given.is_file():
+            raise ValueError(f"there is no file {given}; leave the option out for the book's")
     config = study.Config(seeds=seeds)
     result = study.run(
         output,

@@ -97,20 +97,21 @@ def run(
     study = _Study(config, folders, calibration or stored / "calibration")
     capacity, real = capacity or stored / "capacity_cpu.json", real or stored / "load_cpu.json"
     first = study.served(config.temperatures[0])
-    measured = [load_tables.cpu(capacity, t) for t in config.threads] if capacity.is_file() else []
-    tables = [*measured, load_tables.gpu()]
-    found = study.points(tables, workers)
-    asked = study.questions(measured, workers)
-    known = real_load.load(real) if real.is_file() and measured else None
-    validated = [] if known is None else study.validated(known, capacity)
-    bars = [*_bars(found), bar(validated)]
-    source = provenance_of(study.used[0])
-    model, other = find_model(config.drafter), find_model(source["target"]["name"])
-    described = model.describe()
+    source, model = provenance_of(study.used[0]), find_model(config.drafter)
+    described, other = model.describe(), find_model(source["target"]["name"])
     if described["weights_sha256"] != source["drafter"]["weights_sha256"]:
         raise ValueError(
             f"the blocks in {study.used[0].parent} are not of the weights of {config.drafter}: record its own"
         )
+    measured = [load_tables.cpu(capacity, t) for t in config.threads] if capacity.is_file() else []
+    tables = [*measured, load_tables.gpu()]
+    known = real_load.load(real) if real.is_file() and measured else None
+    if known is not None and known.provenance["settings"].get("capacity_sha256") != file_hash(capacity):
+        raise ValueError(f"the runs in {real} went by another table than {capacity}: name the table that they used")
+    found = study.points(tables, workers)
+    asked = study.questions(measured, workers)
+    validated = [] if known is None else study.validated(known, capacity)
+    bars = [*_bars(found), bar(validated)]
     result = Result(
         config=config,
         verdict=verdict(bars),
