@@ -115,6 +115,13 @@ def test_a_broken_file_is_refused_in_one_sentence(tmp_path: Path, size: int) -> 
         load_compact(tmp_path / "absent.npz")
 
 
+def test_what_is_no_archive_is_not_said_to_be_a_pickle(tmp_path: Path) -> None:
+    for name, content in (("notes.json", b"{}"), ("x.npz", b"\xff\xfe\x00"), ("empty.npz", b"")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match="it is no npz archive"):
+            load_compact(tmp_path / name)
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", header=np.frombuffer(b'{"format": "other"}', dtype=np.uint8))
     with pytest.raises(ValueError, match="another format"):

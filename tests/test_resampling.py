@@ -75,3 +75,14 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
         interval = Interval.of(pooled(table), pooled_draws(table, weights, seed_weights(5, 400, rng)))
         hits += interval.low <= 3 <= interval.high
     assert 0.88 <= hits / 200 <= 0.99
+
+
+@pytest.mark.parametrize("resamples", [-1, 0, 1])
+def test_no_interval_comes_of_so_few_resamples(resamples: int) -> None:
+    generator = np.random.default_rng(0)
+    for draw in (
+        lambda: prompt_weights(np.zeros(3, dtype=np.int64), resamples, generator),
+        lambda: seed_weights(3, resamples, generator),
+    ):
+        with pytest.raises(ValueError, match="resamples must be at least 2 for an interval"):
+            draw()

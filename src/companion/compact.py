@@ -165,6 +165,8 @@ def read_columns(
     """Header and ``wanted`` columns (None: all) of a file of this format; ValueError when it is none, or not whole."""
     name = kind.removeprefix("companion.").partition("/")[0].removesuffix("-compact")
     try:
+        if Path(path).is_file() and not zipfile.is_zipfile(path):
+            raise ValueError("it is no npz archive")  # of which numpy would say to trust it and to allow pickles
         with np.load(path, allow_pickle=False) as archive:
             header = json.loads(archive["header"].tobytes())
             if header["format"] != kind:

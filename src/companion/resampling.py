@@ -36,7 +36,8 @@ class Interval:
 
 
 def prompt_weights(strata: NDArray[np.int64], resamples: int, generator: np.random.Generator) -> F64:  # [P] -> [B, P]
-    """How often each prompt is drawn in each resample, the size of every stratum kept."""
+    """How often each prompt is drawn in each resample, the size of every stratum kept. ValueError below two."""
+    _check(resamples)
     weights = np.zeros((resamples, len(strata)))
     for stratum in np.unique(strata):
         members = np.flatnonzero(strata == stratum)
@@ -45,7 +46,8 @@ def prompt_weights(strata: NDArray[np.int64], resamples: int, generator: np.rand
 
 
 def seed_weights(seeds: int, resamples: int, generator: np.random.Generator) -> F64:  # -> [B, S]
-    """How often each of S seeds is drawn, S - 1 in all; a single seed stays."""
+    """How often each of S seeds is drawn, S - 1 in all; a single seed stays. ValueError below two."""
+    _check(resamples)
     return generator.multinomial(max(1, seeds - 1), np.full(seeds, 1 / seeds), resamples).astype(float)
 
 
@@ -67,3 +69,8 @@ def per_response(parts: F64) -> F64:  # [..., 2] -> [..., 2]
     there = parts[..., 1] > 0
     ratios = np.divide(parts[..., 0], parts[..., 1], out=np.zeros_like(parts[..., 0]), where=there)
     return np.stack([ratios, there.astype(float)], -1)
+
+
+def _check(resamples: int) -> None:
+    if resamples < 2:
+        raise ValueError(f"resamples must be at least 2 for an interval, got {resamples}")
