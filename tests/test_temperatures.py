@@ -71,6 +71,9 @@ def test_a_shorter_draft_takes_the_first_temperatures_and_a_deeper_one_is_refuse
         t.apply([0.9] * 4)
     with pytest.raises(ValueError, match="got a single number"):
         t.of_logits(0.3)
+    for slot in (0, -1, 3):
+        with pytest.raises(ValueError, match=f"slot {slot} has none of these 2 temperatures"):
+            Temperatures("made", (2.0, 3.0)).one(slot, 0.7)
 
 
 def test_a_file_comes_back_and_belongs_to_one_drafter(tmp_path: Path) -> None:

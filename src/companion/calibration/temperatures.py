@@ -65,7 +65,12 @@ class Temperatures:
         return np.where(temperatures == 1, c, expit(logit(c) / temperatures))
 
     def one(self, slot: int, confidence: float) -> float:
-        """`apply` to the confidence of one slot, counted from 1: quick, for schedulers that ask slot by slot."""
+        """`apply` to the confidence of one slot, counted from 1: quick, for schedulers that ask slot by slot.
+
+        ValueError for a slot that has no temperature.
+        """
+        if not 1 <= slot <= len(self.values):
+            raise ValueError(f"slot {slot} has none of these {self.positions} temperatures; fit them at the full depth")
         t = self.values[slot - 1]
         if t == 1 or not 0.0 < confidence < 1.0:  # what is no probability is left for the scheduler to refuse
             return confidence
