@@ -12,11 +12,11 @@ from companion import figures, figures_load
 from companion.calibration import Temperatures
 from companion.cli import app
 from companion.engine.load import data_folder, find_model
-from companion.experiments import load as study
-from companion.experiments import load_run, load_summary
-from companion.experiments.load_design import GREEDY, MAIN, texts
-from companion.experiments.load_policies import POLICIES, fitted, make, static_depth
-from companion.experiments.load_run import LoadedEngine, Run, RunKey, serve
+from companion.experiments.load import serve as serving
+from companion.experiments.load import study, summary
+from companion.experiments.load.design import GREEDY, MAIN, texts
+from companion.experiments.load.policies import POLICIES, fitted, make, static_depth
+from companion.experiments.load.serve import LoadedEngine, Run, RunKey, serve
 from companion.protocols import Sampling
 from companion.provenance import write_json
 from companion.scheduling.capacity import CapacityTable, Curve
@@ -117,7 +117,7 @@ def test_a_request_that_ends_makes_room_for_the_next_and_what_still_runs_is_give
 
 
 def test_other_engines_take_turns_and_are_not_counted(target, monkeypatch):
-    monkeypatch.setattr(load_run, "TURN", 0.0)  # after every step
+    monkeypatch.setattr(serving, "TURN", 0.0)  # after every step
     alone = [serve(dict([engine(target, policy, temperature=0.0)]))[0] for policy in ("plain", "fixed-3")]
     together = serve(dict(engine(target, policy, temperature=0.0) for policy in ("plain", "fixed-3")))
     for a, b in zip(alone, together, strict=True):
@@ -131,10 +131,10 @@ def test_greedy_outputs_are_the_same_under_every_policy(target):
         both = plain.keys() & run.outputs.keys()
         assert len(both) >= 2
         assert all(plain[n] == run.outputs[n] for n in both), run.key.policy
-    found = load_summary.identical(runs)
+    found = summary.identical(runs)
     assert all(same == compared > 0 for same, compared in found.values())
     runs[1].outputs[min(plain)] += 1
-    assert load_summary.identical(runs)[runs[1].key.policy][0] == found[runs[1].key.policy][0] - 1
+    assert summary.identical(runs)[runs[1].key.policy][0] == found[runs[1].key.policy][0] - 1
 
 
 def test_a_whole_measurement(result):
@@ -219,17 +219,17 @@ def test_ratios_are_of_paired_repeats_and_over_the_fastest_depth():
         *runs_of("fixed-2", 1.25 * slow),
         *runs_of("lagged", slow / 0.98),
     ]
-    found = {(r.policy, r.over): r for r in load_summary.ratios(runs, 200, 0)}
+    found = {(r.policy, r.over): r for r in summary.ratios(runs, 200, 0)}
     assert ("lagged", "fixed-2") not in found
     one = found["lagged", "fixed-1"]
     assert (one.low, one.value, one.high) == pytest.approx((0.98,) * 3), "pairs were torn apart"
     assert found["lagged", "plain"].value == pytest.approx(1.96)
-    (bar,) = load_summary.bars(list(found.values()), runs)
+    (bar,) = summary.bars(list(found.values()), runs)
     assert bar.verdict == "holds"
     worse = [*runs[:12], *runs_of("lagged", slow / 0.96)]
-    assert load_summary.bars(load_summary.ratios(worse, 200, 0), worse)[0].verdict == "fails"
+    assert summary.bars(summary.ratios(worse, 200, 0), worse)[0].verdict == "fails"
     with pytest.raises(ValueError, match="same repeats"):
-        load_summary.ratios(runs[:-1], 200, 0)
+        summary.ratios(runs[:-1], 200, 0)
 
 
 def test_policies_by_name():

@@ -13,7 +13,7 @@ from companion.compact import load_compact
 from companion.engine.load import data_folder
 from companion.experiments.anchor_blocks import draft_everywhere
 from companion.experiments.anchor_recording import Anchored, Recording
-from companion.experiments.load_replays import of_mode, replays
+from companion.experiments.simulation.replays import of_mode, replays
 from companion.metrics import by_prompt
 from companion.protocols import Policy, Sampling
 from companion.scheduling.capacity import Capacity, Curve

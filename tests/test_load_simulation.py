@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 from companion import figures_serving
 from companion.cli import app
 from companion.engine.load import data_folder
-from companion.experiments import load as real_load
-from companion.experiments import load_design, load_frontier, load_tables
-from companion.experiments import load_simulation as study
 from companion.experiments.anchor_recording import Recording
-from companion.experiments.load_points import Estimate, Point, Served, estimate, loads
-from companion.experiments.load_replays import replays
-from companion.experiments.load_summary import Cell
-from companion.experiments.load_validation import bar, validate
+from companion.experiments.load import design
+from companion.experiments.load import study as real_load
+from companion.experiments.load.summary import Cell
+from companion.experiments.simulation import frontier, study, tables
+from companion.experiments.simulation.points import Estimate, Point, Served, estimate, loads
+from companion.experiments.simulation.replays import replays
+from companion.experiments.simulation.validation import bar, validate
 from companion.scheduling.capacity_file import FORMAT
 from companion.serving import Replay
 from companion.training.corpus import DOMAINS
@@ -179,15 +179,15 @@ def point(policy: str, concurrency: int, throughput: float, speed: float) -> Poi
 
 def test_a_frontier_read_off_by_hand() -> None:
     curve = [point("lagged", 1, 100, 100), point("lagged", 4, 300, 75), point("lagged", 8, 280, 35)]
-    assert load_frontier.throughput_at(curve, 100) == 100
-    assert load_frontier.throughput_at(curve, 101) is None
-    assert load_frontier.throughput_at(curve, 87.5) == 200  # half way
-    assert load_frontier.throughput_at(curve, 55) == 300, "more users would be slower and no more throughput"
-    assert load_frontier.speed_at(curve, 290) == 77.5 - 1.25  # on the rising side
-    assert load_frontier.speed_at(curve, 301) is None
+    assert frontier.throughput_at(curve, 100) == 100
+    assert frontier.throughput_at(curve, 101) is None
+    assert frontier.throughput_at(curve, 87.5) == 200  # half way
+    assert frontier.throughput_at(curve, 55) == 300, "more users would be slower and no more throughput"
+    assert frontier.speed_at(curve, 290) == 77.5 - 1.25  # on the rising side
+    assert frontier.speed_at(curve, 301) is None
     mtp = [point("fixed-1", 1, 60, 60), point("fixed-1", 4, 160, 40)]
     plain = [point("plain", 1, 40, 40), point("plain", 4, 120, 30)]
-    found = {(a.policy, a.times_plain): a for a in load_frontier.agreements([*curve, *mtp, *plain])}
+    found = {(a.policy, a.times_plain): a for a in frontier.agreements([*curve, *mtp, *plain])}
     assert found["lagged", 1.0].over_mtp == 300 / 160
     assert found["lagged", 2.0].throughput == pytest.approx(100 + 200 * 20 / 25)
     assert found["lagged", 2.0].over_mtp is None, "a ratio over what is not to be had"
@@ -195,7 +195,7 @@ def test_a_frontier_read_off_by_hand() -> None:
 
 
 def test_a_static_depth_drafts_less(capacity: Path) -> None:
-    clock = load_tables.cpu(capacity, 1)
+    clock = tables.cpu(capacity, 1)
     assert [clock.capacity.at(125).drafting(1, d) for d in (1, 7)] == pytest.approx([1.225e-3, 1.825e-3])
     assert [clock.whole_block().capacity.at(125).drafting(1, d) for d in (0, 1, 7)] == pytest.approx(
         [0, 1.825e-3, 1.825e-3]
@@ -206,7 +206,7 @@ def test_a_static_depth_drafts_less(capacity: Path) -> None:
         for name in ("plain", "fixed-1", "fixed-7", "lagged")
     }
     assert shares["plain"] == 0.0 < shares["fixed-1"] / (1 - shares["fixed-1"]) * 2.6e-3 < 1.3e-3
-    gpu, dflash = (load_tables.gpu(rank).capacity.at(0) for rank in (256, 0))
+    gpu, dflash = (tables.gpu(rank).capacity.at(0) for rank in (256, 0))
     assert gpu.drafting(1, 1) < gpu.drafting(1, 7)
     assert dflash.drafting(1, 7) < gpu.drafting(1, 7)
     assert gpu.drafting(1, 1) > 5 * 2 * 100_925_440 / 4.8e12, "the whole block goes through the layers at any depth"
@@ -214,7 +214,7 @@ def test_a_static_depth_drafts_less(capacity: Path) -> None:
 
 def test_validation_sees_a_table_that_is_wrong(capacity: Path, recordings: tuple[Path, Path]) -> None:
     raw = replays(Recording.load(recordings[1] / "dspark-0-T0.npz"))
-    clock, served = load_tables.cpu(capacity, 1), Served(raw, raw, 0.0)
+    clock, served = tables.cpu(capacity, 1), Served(raw, raw, 0.0)
     found = loads(["plain", "fixed-3"], clock, served, 2, [0, 1])
     cells = [
         Cell.model_construct(
@@ -231,8 +231,8 @@ def test_validation_sees_a_table_that_is_wrong(capacity: Path, recordings: tuple
         )
         for name, runs in found.items()
     ]
-    setting = load_design.GREEDY.model_copy(update={"concurrency": (2,)})
-    real = real_load.Result.model_construct(config=load_design.Config(settings=(setting,)), cells=cells)
+    setting = design.GREEDY.model_copy(update={"concurrency": (2,)})
+    real = real_load.Result.model_construct(config=design.Config(settings=(setting,)), cells=cells)
     same = list(validate(real, lambda threads: clock, lambda name: served, [0, 1]))
     assert [v.policy for v in same] == ["plain", "fixed-3"]
     assert all(max(map(abs, (v.error, v.step_error, v.tau_error, v.budget_error))) < 1e-9 for v in same)

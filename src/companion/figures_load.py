@@ -9,9 +9,9 @@ import numpy as np
 
 from companion import figures
 from companion.experiments.capacity_profile import Result as Profile
-from companion.experiments.load import Result
-from companion.experiments.load_policies import static_depth
-from companion.experiments.load_summary import Cell
+from companion.experiments.load.policies import static_depth
+from companion.experiments.load.study import Result
+from companion.experiments.load.summary import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from companion import figures
-from companion.experiments.load_points import Point
-from companion.experiments.load_questions import Compared
-from companion.experiments.load_simulation import Result
+from companion.experiments.simulation.points import Point
+from companion.experiments.simulation.questions import Compared
+from companion.experiments.simulation.study import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

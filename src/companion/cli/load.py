@@ -62,7 +62,7 @@ def load(
     as_json: Json = False,
 ) -> None:
     """Throughput and speed per user of every policy with 1 to 32 requests at once. Exit 0, 1 or 3."""
-    from companion.experiments import load as study
+    from companion.experiments.load import study
 
     config = study.Config(target=target, drafter=drafter, device=device, seed=seed)
     with resumable("the runs that were done are kept"):

@@ -28,7 +28,7 @@ def load_simulation(
     as_json: Json = False,
 ) -> None:
     """Throughput, speed and budget of every policy, an oracle beside them, and the open questions. Exit 0, 1 or 3."""
-    from companion.experiments import load_simulation as study
+    from companion.experiments.simulation import study
 
     for given in (capacity, real):
         if given is not None and not given.is_file():

@@ -24,7 +24,8 @@ class LaggedTopK(FullDraft):
     """K from confidences ``lag`` steps old, the current top K.
 
     The batch of the past is not that of the present. Requests that have left since no longer count, and one that was
-    not there yet counts with the mean confidence of those that were; before there is any past, all is verified.
+    not there yet counts with the mean confidence of those that were. Before there is any past, and where the step in
+    question drafted nothing, all is verified.
     """
 
     def __init__(

@@ -35,8 +35,9 @@ F64 = NDArray[np.float64]
 class LaggedThreshold:
     """Depths 0 to what the drafter offers, from the last ``window`` steps that drafted and are ``lag`` steps old.
 
-    A search serves ``every`` steps. Slots that a step did not draft are taken to have the mean confidence of the last
-    step that did; of so many steps in a row that are not the whole block, number ``explore`` is.
+    A search serves ``every`` steps; until the first, which is after so many, all is drafted and verified. Slots that a
+    step did not draft are taken to have the mean confidence of the last step that did. Of so many steps in a row that
+    are not the whole block, number ``explore`` is.
     """
 
     name = "lagged-threshold"
@@ -55,7 +56,7 @@ class LaggedThreshold:
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
         self.capacity, self.calibrate, self.lag = capacity, Hindsight(calibrate), int(lag)
         self.every, self.explore = int(every), int(explore)
-        self.depth, self.bar = ALL, 0.0  # before there is any past: everything
+        self.depth, self.bar = ALL, 0.0  # until the first search: everything
         self._late: deque[list[list[float]]] = deque()  # too young to be looked at
         self._past: deque[list[list[float]]] = deque(maxlen=int(window))
         self._means: list[float] = []  # of each slot, in the last step that drafted it

@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import BaseModel
 
 from companion.experiments.bars import Bar, judge
-from companion.experiments.load_policies import DEPLOYED, LIMITED, PLAIN, static_depth
-from companion.experiments.load_run import Run
+from companion.experiments.load.policies import DEPLOYED, LIMITED, PLAIN, static_depth
+from companion.experiments.load.serve import Run
 from companion.resampling import Interval, seed_weights
 
 AT_LEAST = 0.97  # of the best static depth's throughput

@@ -13,10 +13,10 @@ import numpy as np
 from pydantic import BaseModel
 
 from companion.experiments.bars import Bar, judge
-from companion.experiments.load import Result
-from companion.experiments.load_points import Estimate, Served, column, estimate, loads
-from companion.experiments.load_summary import Cell
-from companion.experiments.load_tables import Clock
+from companion.experiments.load.study import Result
+from companion.experiments.load.summary import Cell
+from companion.experiments.simulation.points import Estimate, Served, column, estimate, loads
+from companion.experiments.simulation.tables import Clock
 
 WITHIN = 0.10
 

@@ -1,4 +1,4 @@
-"""What `load_simulation` found, as tables on a terminal."""
+"""What the simulation found, as tables on a terminal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from companion.experiments.load_points import Estimate
-from companion.experiments.load_simulation import Result
+from companion.experiments.simulation.points import Estimate
+from companion.experiments.simulation.study import Result
 
 
 def show(result: Result) -> None:

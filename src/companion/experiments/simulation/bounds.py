@@ -21,9 +21,9 @@ from pydantic import BaseModel
 from safetensors import safe_open
 
 from companion.costs import QWEN3_4B, round_bytes
-from companion.experiments.load_points import ORACLE, Estimate, Served, column, estimate, loads, make
-from companion.experiments.load_policies import DEPLOYED, LIMITED, PLAIN
-from companion.experiments.load_tables import Clock
+from companion.experiments.load.policies import DEPLOYED, LIMITED, PLAIN
+from companion.experiments.simulation.points import ORACLE, Estimate, Served, column, estimate, loads, make
+from companion.experiments.simulation.tables import Clock
 from companion.serving import Arrivals, Replay, Window, simulate, workload
 
 

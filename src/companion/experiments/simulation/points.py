@@ -15,9 +15,9 @@ import numpy as np
 from pydantic import BaseModel
 from scipy.stats import t as student
 
-from companion.experiments import load_policies
-from companion.experiments.load_policies import RAW, STATIC
-from companion.experiments.load_tables import Clock
+from companion.experiments.load.policies import PLAIN, RAW, STATIC
+from companion.experiments.load.policies import make as make_policy
+from companion.experiments.simulation.tables import Clock
 from companion.protocols import Policy
 from companion.resampling import F64
 from companion.scheduling.capacity import CapacityTable
@@ -85,14 +85,14 @@ class Served:
 
 
 def make(name: str, capacity: CapacityTable, depth: int) -> Policy | Foresight:
-    """A policy of `load_policies`, the oracle, the search of the same step, or the deployed form with another lag."""
+    """A policy of the real runs, the oracle, the search of the same step, or the deployed form with another lag."""
     if name == ORACLE:
         return Oracle(capacity)
     if name == SAME_STEP:
         return SameStep(capacity)
     if name.startswith(LAG):
         return LaggedTopK(capacity, lag=int(name.removeprefix(LAG)))
-    return load_policies.make(name, capacity, as_drafted, depth)
+    return make_policy(name, capacity, as_drafted, depth)
 
 
 def closed_loop(
@@ -143,7 +143,7 @@ def points(clock: Clock, served: Served, concurrency: int, found: Mapping[str, S
             policy=name,
             throughput=estimate(rates[name]),
             speed=estimate(column(own, "mean_speed")),
-            over_plain=over(rates, name, load_policies.PLAIN),
+            over_plain=over(rates, name, PLAIN),
             over_mtp=over(rates, name, "fixed-1"),
             over_static=over(rates, name, best),
             **{field: float(np.mean(column(own, of))) for field, of in _MEANS.items()},

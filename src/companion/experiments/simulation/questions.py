@@ -18,7 +18,8 @@ from pydantic import BaseModel
 from scipy.special import expit, logit
 
 from companion.calibration import fit
-from companion.experiments.load_points import (
+from companion.experiments.load.policies import DEPLOYED, LIMITED, METHOD, STATIC
+from companion.experiments.simulation.points import (
     LAG,
     ORACLE,
     SAME_STEP,
@@ -30,8 +31,7 @@ from companion.experiments.load_points import (
     loads,
     make,
 )
-from companion.experiments.load_policies import DEPLOYED, LIMITED, METHOD, STATIC
-from companion.experiments.load_tables import Clock
+from companion.experiments.simulation.tables import Clock
 from companion.resampling import F64
 from companion.serving import Replay
 from companion.training.corpus import DOMAINS

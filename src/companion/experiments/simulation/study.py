@@ -16,19 +16,18 @@ from pydantic import BaseModel
 from tqdm import tqdm
 
 from companion.engine.load import data_folder, find_model
-from companion.experiments import load as real_load
-from companion.experiments import load_tables
 from companion.experiments.anchor_recording import Recording, provenance_of
 from companion.experiments.bars import Bar, Verdict, judge, verdict
-from companion.experiments.load_bounds import Empty, Queue, Share, empty, queues, shares
-from companion.experiments.load_frontier import Agreement, Matched, agreements, matched
-from companion.experiments.load_points import ORACLE, SAME_STEP, Point, Served, loads, points
-from companion.experiments.load_policies import DEPLOYED, LIMITED, POLICIES, fitted
-from companion.experiments.load_questions import Compared, Fair, Part, drifts, fairness, gaps, parts
-from companion.experiments.load_replays import of_mode, replays
-from companion.experiments.load_summary import AT_LEAST
-from companion.experiments.load_tables import Clock
-from companion.experiments.load_validation import Validated, bar, validate
+from companion.experiments.load import study as real_load
+from companion.experiments.load.policies import DEPLOYED, LIMITED, POLICIES, fitted
+from companion.experiments.load.summary import AT_LEAST
+from companion.experiments.simulation.bounds import Empty, Queue, Share, empty, queues, shares
+from companion.experiments.simulation.frontier import Agreement, Matched, agreements, matched
+from companion.experiments.simulation.points import ORACLE, SAME_STEP, Point, Served, loads, points
+from companion.experiments.simulation.questions import Compared, Fair, Part, drifts, fairness, gaps, parts
+from companion.experiments.simulation.replays import of_mode, replays
+from companion.experiments.simulation.tables import Clock, cpu, gpu
+from companion.experiments.simulation.validation import Validated, bar, validate
 from companion.experiments.stored import read_result
 from companion.parallel import ordered_map
 from companion.provenance import collect, file_hash, write_json
@@ -103,8 +102,8 @@ def run(
         raise ValueError(
             f"the blocks in {study.used[0].parent} are not of the weights of {config.drafter}: record its own"
         )
-    measured = [load_tables.cpu(capacity, t) for t in config.threads] if capacity.is_file() else []
-    tables = [*measured, load_tables.gpu()]
+    measured = [cpu(capacity, t) for t in config.threads] if capacity.is_file() else []
+    tables = [*measured, gpu()]
     known = real_load.load(real) if real.is_file() and measured else None
     if known is not None and known.provenance["settings"].get("capacity_sha256") != file_hash(capacity):
         raise ValueError(f"the runs in {real} went by another table than {capacity}: name the table that they used")
@@ -209,18 +208,20 @@ class _Study:
         temperature = config.temperatures[0]
         served = self.served(temperature)
         self.served(temperature, drafter=config.independent)
-        gpu, jagged = load_tables.gpu(), _tiles()
-        places = [(clock, c) for clock in measured for c in config.asked_at] + [(gpu, c) for c in config.asked_at_gpu]
+        roof, jagged = gpu(), _tiles()
+        places = [(clock, c) for clock in measured for c in config.asked_at] + [(roof, c) for c in config.asked_at_gpu]
         asked = ordered_map(self._asked, places, workers)
         for own in tqdm(asked, total=len(places), desc="questions", unit="load", disable=None):
             for name, rows in own.items():
                 found.setdefault(name, []).extend(rows)
         for concurrency in config.asked_at_gpu:
             found["gaps"].extend(gaps(jagged, served, concurrency, self.seeds))
-        found["empty"] = [empty(t, self.served(at), self.seeds) for t in (*measured, gpu) for at in config.temperatures]
+        found["empty"] = [
+            empty(t, self.served(at), self.seeds) for t in (*measured, roof) for at in config.temperatures
+        ]
         found["queues"] = [
             queue
-            for clock in (*measured[:1], gpu)
+            for clock in (*measured[:1], roof)
             for queue in queues(
                 clock, served, max(config.asked_at if clock.measured else config.asked_at_gpu), self.seeds
             )
@@ -231,7 +232,7 @@ class _Study:
         clock, concurrency = place
         temperature = self.config.temperatures[0]
         arguments = clock, self.served(temperature), concurrency, self.seeds
-        independent = load_tables.gpu(rank=0), self.served(temperature, drafter=self.config.independent)
+        independent = gpu(rank=0), self.served(temperature, drafter=self.config.independent)
         return {
             "gaps": list(gaps(*arguments)),
             "drifts": list(drifts(*arguments)),
@@ -250,12 +251,12 @@ class _Study:
             return self.served(own.temperature, mode) if there else None
 
         with tqdm(total=len(real.cells), desc="validation", unit="cell", disable=None) as progress:
-            clock = partial(load_tables.cpu, capacity)
+            clock = partial(cpu, capacity)
             return list(validate(real, clock, responses, self.seeds, progress.update))
 
 
 def _tiles() -> Clock:
-    return load_tables.gpu(tile=128)
+    return gpu(tile=128)
 
 
 def _check(config: Config) -> None:
@@ -288,6 +289,6 @@ def load(path: Path) -> Result:
 
 def show(result: Result) -> None:
     """Print every table."""
-    from companion.experiments.load_report import show as printed
+    from companion.experiments.simulation.report import show as printed
 
     printed(result)

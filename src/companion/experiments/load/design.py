@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from companion.experiments.load_policies import DEPLOYED, LIMITED, PLAIN, POLICIES
-from companion.experiments.load_run import RunKey
+from companion.experiments.load.policies import DEPLOYED, LIMITED, PLAIN, POLICIES
+from companion.experiments.load.serve import RunKey
 from companion.training.corpus import DOMAINS, Mode, held_out_samples
 
 CALIBRATED_ON = 0, 60  # seed and number of the held-out prompts of each kind behind the stored blocks

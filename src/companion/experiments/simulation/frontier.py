@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel
 
-from companion.experiments.load_points import Point
+from companion.experiments.simulation.points import Point
 
 STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0)  # demanded speeds, in those of plain decoding for a user alone
 

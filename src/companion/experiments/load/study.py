@@ -1,6 +1,6 @@
 """Serving under load: every policy with 1 to 32 requests at once, on one core and on two, in the real engine.
 
-Runs are closed loops (`load_run`) over a mix of math, code and chat. Within a repeat all policies answer the same
+Runs are closed loops (`serve`) over a mix of math, code and chat. Within a repeat all policies answer the same
 prompts and take turns; repeats have prompts of their own. Finished runs are kept, one a line, so that a killed
 measurement goes on where it stopped.
 """
@@ -20,10 +20,10 @@ from tqdm import tqdm
 import companion
 from companion.engine.load import TextTarget, data_folder, find_model
 from companion.experiments.bars import Bar, Verdict, verdict
-from companion.experiments.load_design import Config, check, design, texts
-from companion.experiments.load_policies import DEPLOYED, LIMITED, PLAIN, fitted, make
-from companion.experiments.load_run import LoadedEngine, Run, RunKey, serve
-from companion.experiments.load_summary import Cell, Ratio, bars, cells, identical, ratios
+from companion.experiments.load.design import Config, check, design, texts
+from companion.experiments.load.policies import DEPLOYED, LIMITED, PLAIN, fitted, make
+from companion.experiments.load.serve import LoadedEngine, Run, RunKey, serve
+from companion.experiments.load.summary import Cell, Ratio, bars, cells, identical, ratios
 from companion.experiments.stored import append_rows, read_result, resume_rows
 from companion.protocols import Drafter, Sampling
 from companion.provenance import collect, file_hash, system, write_json
