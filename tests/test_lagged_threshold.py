@@ -58,7 +58,7 @@ def test_it_finds_the_best_depth(seed, requests, steps):
     verify = Curve(tuple(range(1, 14)), tuple((1 + generator.random(13) * 2).tolist()))
     draft = tuple(Curve((1, 3), (s, 2 * s)) for s in (0.3 * np.cumsum(generator.random(3))).tolist())
     capacity = Capacity(verify, draft, read=0.1)
-    policy = eager(capacity, window=3)
+    policy = eager(capacity, window=requests * steps)
     for step in past:
         seen(policy, step)
     depth, bar = policy.search(requests, capacity)
@@ -111,7 +111,7 @@ def test_who_drafts_less_than_the_block_looks_at_all_of_it_now_and_then():
 
 
 def test_a_search_serves_several_steps():
-    policy = seen(eager(FREE, every=3), [[0.9, 0.9]])
+    policy = seen(eager(FREE, every=3, window=8), [[0.9, 0.9]])
     assert drafted(policy) == 2
     seen(policy, [[0.0, 0.0]], steps=8)
     assert [drafted(policy) for _ in range(3)] == [2, 2, 0]

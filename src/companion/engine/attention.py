@@ -10,13 +10,14 @@ cache is masked out.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from companion.engine.cache import Cache
@@ -26,7 +27,34 @@ STAIRS = 32  # rows of the longest block whose causal mask is a view of one that
 PADDED = 16  # rows of the longest block that others are padded to
 HOLES = 2  # a stretch of the cache with up to so many slots for each that is read is read whole
 
-Span = tuple[int, int, int, int]  # slot, first row and row behind the last in the stream, tokens in the cache
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Where the requests are: their slots, first rows in the stream, rows there, and tokens in the cache, [R] each."""
+
+    slots: I64
+    starts: I64
+    sizes: I64
+    lengths: I64
+
+    @classmethod
+    def of(cls, batch: RaggedBatch) -> Spans:
+        starts = np.array(batch.starts)
+        return cls(np.array(batch.slots), starts[:-1], np.diff(starts), np.array(batch.lengths))
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def at(self, members: I64) -> Spans:
+        """These requests, in this order."""
+        return Spans(self.slots[members], self.starts[members], self.sizes[members], self.lengths[members])
+
+    def rows(self, first: I64) -> I64:  # [R] -> [sum of sizes]
+        """``first``, ``first`` + 1, .. of each request, as many as it has rows."""
+        before = np.cumsum(self.sizes) - self.sizes
+        return np.repeat(first - before, self.sizes) + np.arange(self.sizes.sum())
 
 
 class Plan(Protocol):
@@ -49,38 +77,48 @@ class Group:
 
 
 class AttentionPlan:
-    """What every layer of one forward shares: where keys and values go, who attends together, and the masks."""
+    """What every layer of one forward shares: where keys and values go, who attends together, and the masks.
+
+    ``places`` [N] says where each row of the stream lies in the groups' rows, one after another (None: they are the
+    stream), ``row_slots`` [N] where its keys and values go (None: to the slot of the only request).
+    """
 
     def __init__(self, batch: RaggedBatch, cache: Cache) -> None:
-        device = batch.tokens.device
         self.layers = len(cache.keys)
-        self.spans = list(zip(batch.slots, batch.starts, batch.starts[1:], batch.lengths, strict=False))
-        by_size: dict[int, list[Span]] = defaultdict(list)
-        short = max((n for n in (stop - start for _, start, stop, _ in self.spans) if n <= PADDED), default=0)
-        for span in sorted(self.spans):
-            by_size[max(short, span[2] - span[1])].append(span)
-        whole = len(by_size) == 1 and self.spans == sorted(self.spans)
         self.groups: list[Group] = []
-        places = []
-        for n, members in by_size.items():
-            group, own = _group(n, members, cache, device, whole=whole)
-            places.append(own + sum(g.new * g.members for g in self.groups))
-            self.groups.append(group)
-        self.places = None  # [N] where each row of the stream lies in the groups' rows, one after another
-        if self.groups[0].rows is not None:
-            owned = torch.cat([torch.arange(m[1], m[2]) for members in by_size.values() for m in members])
-            self.places = torch.empty_like(owned).index_copy_(0, owned, torch.cat(places)).to(device)
-        if len(self.spans) == 1:
-            slot, _, stop, length = self.spans[0]
-            new = (slice(None), slot, slice(None), slice(length, length + stop))
-            self.new = cache.both[new].unbind()  # keys of each layer, then values
-            self.row_slots = None
+        self.places: Tensor | None = None
+        self.row_slots: Tensor | None = None
+        if len(batch.slots) == 1:
+            self._one(batch.slots[0], batch.lengths[0], batch.starts[1], cache)
         else:
-            sizes = torch.tensor([stop - start for _, start, stop, _ in self.spans], device=device)
-            owners = torch.tensor(batch.slots, device=device)
-            self.row_slots = owners.repeat_interleave(sizes, output_size=len(batch.tokens))  # [N]; without a sync
-            self.positions = batch.positions
-            self.new = cache.both.unbind()
+            self._many(Spans.of(batch), batch, cache)
+
+    def _one(self, slot: int, length: int, n: int, cache: Cache) -> None:
+        """A request alone: its part of the cache is a view, to write and to read."""
+        end, own = length + n, slice(slot, slot + 1)
+        self.new = cache.both[:, slot, :, length:end].unbind()  # keys of each layer, then values
+        seen = cache.both[:, own, :, :end].unbind()
+        self.groups.append(Group(None, None, n, 1, _equal_mask(n, length, end, cache), seen))
+
+    def _many(self, spans: Spans, batch: RaggedBatch, cache: Cache) -> None:
+        device = batch.tokens.device
+        order = np.argsort(spans.slots)
+        short = spans.sizes[spans.sizes <= PADDED].max(initial=0)
+        padded = np.maximum(spans.sizes, short)
+        new = np.unique(padded).tolist()
+        whole = len(new) == 1 and bool((order[1:] > order[:-1]).all())
+        places, before = np.empty(int(spans.sizes.sum()), dtype=np.int64), 0
+        for n in new:
+            own = spans.at(order[padded[order] == n])
+            group, cells = _group(n, own, cache, device, whole=whole)
+            places[own.rows(own.starts)] = before + cells
+            before += group.new * group.members
+            self.groups.append(group)
+        if self.groups[0].rows is not None:
+            self.places = torch.from_numpy(places).to(device)
+        self.row_slots = torch.from_numpy(np.repeat(spans.slots, spans.sizes)).to(device)
+        self.positions = batch.positions
+        self.new = cache.both.unbind()
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> None:  # [N, kv_heads, d] twice
         """Write the stream's keys and values behind what each request has in the cache."""
@@ -106,27 +144,26 @@ class AttentionPlan:
         return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).index_select(0, self.places)
 
 
-def _group(n: int, spans: list[Span], cache: Cache, device: torch.device, *, whole: bool) -> tuple[Group, Tensor]:
+def _group(n: int, spans: Spans, cache: Cache, device: torch.device, *, whole: bool) -> tuple[Group, I64]:
     """The group, and the places of its spans' rows in it. ``whole``: these are all requests, in order; spans come in
     the order of their slots."""
-    slots, lengths = [slot for slot, *_ in spans], [length for *_, length in spans]
-    end = min(max(lengths) + n, cache.capacity)  # idle rows may reach beyond the cache
-    first, stretch = slots[0], slots[-1] + 1 - slots[0]
-    viewed = stretch <= HOLES * len(slots)  # no copy: slots of others in between are members with idle rows alone
-    members = stretch if viewed else len(slots)
-    owners = [slot - first for slot in slots] if viewed else list(range(len(slots)))
-    if members > len(slots):
-        known = dict(zip(owners, lengths, strict=True))
-        lengths = [known.get(owner, lengths[0]) for owner in range(members)]
-    places = torch.cat([torch.arange(o * n, o * n + m[2] - m[1]) for o, m in zip(owners, spans, strict=True)])
+    first, stretch = int(spans.slots[0]), int(spans.slots[-1] - spans.slots[0]) + 1
+    viewed = stretch <= HOLES * len(spans)  # no copy: slots of others in between are members with idle rows alone
+    members = stretch if viewed else len(spans)
+    owners = spans.slots - first if viewed else np.arange(len(spans))
+    lengths = np.full(members, spans.lengths[0])
+    lengths[owners] = spans.lengths
+    end = min(int(lengths.max()) + n, cache.capacity)  # idle rows may reach beyond the cache
+    places = spans.rows(owners * n)
     rows = None
     if not whole or len(places) < members * n:
-        owned = torch.cat([torch.arange(start, stop) for _, start, stop, _ in spans])
-        rows = torch.full((members * n,), spans[0][1]).index_copy_(0, places, owned).to(device)
+        owned = np.full(members * n, spans.starts[0])
+        owned[places] = spans.rows(spans.starts)
+        rows = torch.from_numpy(owned).to(device)
     window = (slice(None), slice(first, first + stretch) if viewed else slice(None), slice(None), slice(end))
     group = Group(
         rows=rows,
-        slots=None if viewed else torch.tensor(slots, device=device),
+        slots=None if viewed else torch.from_numpy(spans.slots).to(device),
         new=n,
         members=members,
         mask=_mask(n, lengths, end, cache),
@@ -135,16 +172,26 @@ def _group(n: int, spans: list[Span], cache: Cache, device: torch.device, *, who
     return group, places
 
 
-def _mask(n: int, lengths: list[int], end: int, cache: Cache) -> Tensor | None:  # [g or 1, 1, n, end] additive
+def _mask(n: int, lengths: I64, end: int, cache: Cache) -> Tensor | None:  # [g or 1, 1, n, end] additive
     """Row i of a request with ``length`` tokens in the cache sees these and the i + 1 first new ones."""
-    length, device, dtype = lengths[0], cache.keys.device, cache.keys.dtype
-    if min(lengths) == max(lengths):
-        if n == 1:
-            return None
-        if n <= STAIRS:
-            steps = _stairs(cache.capacity, device, dtype)
-            return steps[None, None, :n, cache.capacity - length : cache.capacity - length + end]
-    last_visible = torch.tensor(lengths, device=device)[:, None, None] + torch.arange(n, device=device)[:, None]
+    if (lengths == lengths[0]).all():
+        return _equal_mask(n, int(lengths[0]), end, cache)
+    return _hidden(torch.from_numpy(lengths), n, end, cache)
+
+
+def _equal_mask(n: int, length: int, end: int, cache: Cache) -> Tensor | None:  # [1, 1, n, end] additive
+    """Where all have as many tokens in the cache."""
+    if n == 1:
+        return None
+    if n > STAIRS:
+        return _hidden(torch.tensor([length]), n, end, cache)
+    steps = _stairs(cache.capacity, cache.keys.device, cache.keys.dtype)
+    return steps[None, None, :n, cache.capacity - length : cache.capacity - length + end]
+
+
+def _hidden(lengths: Tensor, n: int, end: int, cache: Cache) -> Tensor:  # [g] -> [g, 1, n, end] additive
+    device, dtype = cache.keys.device, cache.keys.dtype
+    last_visible = lengths.to(device)[:, None, None] + torch.arange(n, device=device)[:, None]
     hidden = torch.arange(end, device=device) > last_visible  # [g, n, end]
     return torch.zeros(hidden.shape, device=device, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None]
 

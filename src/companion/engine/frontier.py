@@ -11,30 +11,30 @@ from companion.scheduling.retrospective import Retrospective
 class DraftFrontier:
     def __init__(self, requests: Sequence[RequestView], drafts: Sequence[Draft]) -> None:
         self._requests = requests
-        self.__drafts = drafts  # name-mangled: a policy that reads ahead has to say so
-        self.lengths = [0] * len(drafts)
+        self.__drafts = drafts  # name-mangled, as the lengths are: a policy that cheats has to say so
+        self.__lengths = [0] * len(drafts)
 
     @property
     def requests(self) -> Sequence[RequestView]:
         return self._requests
 
     def drafted(self, row: int) -> int:
-        return min(self.lengths[row] + 1, len(self.__drafts[row]))
+        return min(self.__lengths[row] + 1, len(self.__drafts[row]))
 
     def admitted(self, row: int) -> int:
-        return self.lengths[row]
+        return self.__lengths[row]
 
     def confidence(self, row: int) -> float | None:
-        draft, k = self.__drafts[row], self.lengths[row]
+        draft, k = self.__drafts[row], self.__lengths[row]
         return draft.confidence[k] if draft.confidence is not None and k < len(draft) else None
 
     def revealed(self, row: int) -> Sequence[int]:
-        return self.__drafts[row].tokens[: self.lengths[row]]
+        return self.__drafts[row].tokens[: self.__lengths[row]]
 
     def admit(self, row: int) -> None:
-        if self.lengths[row] == len(self.__drafts[row]):
+        if self.__lengths[row] == len(self.__drafts[row]):
             raise IndexError(f"request {self.requests[row].request} has no drafted slot left to admit")
-        self.lengths[row] += 1
+        self.__lengths[row] += 1
 
 
 def verification_lengths(
@@ -45,4 +45,4 @@ def verification_lengths(
         return policy.lengths(drafts)
     frontier = DraftFrontier(requests, drafts)
     policy.admit(frontier)
-    return frontier.lengths
+    return [frontier.admitted(row) for row in range(len(drafts))]

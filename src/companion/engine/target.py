@@ -209,7 +209,7 @@ class Qwen3Target:
             )
         plan = AttentionPlan(batch, cache)
         output = self.stream(batch.tokens, batch.positions, plan, taps, batch.logit_rows)
-        for slot, start, stop, length in plan.spans:
+        for slot, start, stop, length in zip(batch.slots, batch.starts, batch.starts[1:], batch.lengths, strict=False):
             cache.lengths[slot] = length + stop - start
         return output
 

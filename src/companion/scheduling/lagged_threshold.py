@@ -1,10 +1,10 @@
 r"""A prefix scheduler that also decides how deep to draft: depth and threshold from the past, no slot count at all.
 
 Where drafting takes a good part of a step, a policy that always drafts the whole block pays for slots that it will not
-verify. So the confidences of the last steps are searched once more, over depths as well. With n steps stacked, as if
-the step to come were their average, the point
+verify. So the confidences of the last rounds are searched once more, over depths as well. With N rounds stacked, as if
+the R of the step to come were like them, the point
 
-    max over d, m of  (R + sum of the m best survivals of slots up to d / n) / seconds(R + m / n, R, d)
+    max over d, m of  (R + R/N sum of the m best survivals of slots up to d) / seconds(R + m R/N, R, d)
 
 gives the depth d of the steps to come, and the survival of the last slot admitted there, which is the price of a place
 in the target's forward, is their threshold: a slot is admitted while its survival is no less. In a large batch that is
@@ -33,7 +33,7 @@ F64 = NDArray[np.float64]
 
 
 class LaggedThreshold:
-    """Depths 0 to what the drafter offers, from the last ``window`` steps that drafted and are ``lag`` steps old.
+    """Depths 0 to what the drafter offers, from the last ``window`` drafts that are ``lag`` steps old at least.
 
     A search serves ``every`` steps; until the first, which is after so many, all is drafted and verified. Slots that a
     step did not draft are taken to have the mean confidence of the last step that did. Of so many steps in a row that
@@ -47,7 +47,7 @@ class LaggedThreshold:
         capacity: Capacity | CapacityTable,
         calibrate: Calibrate = as_drafted,
         lag: int = 2,
-        window: int = 8,
+        window: int = 128,
         every: int = 8,
         explore: int = 32,
     ) -> None:
@@ -58,7 +58,7 @@ class LaggedThreshold:
         self.every, self.explore = int(every), int(explore)
         self.depth, self.bar = ALL, 0.0  # until the first search: everything
         self._late: deque[list[list[float]]] = deque()  # too young to be looked at
-        self._past: deque[list[list[float]]] = deque(maxlen=int(window))
+        self._past: deque[list[float]] = deque(maxlen=int(window))
         self._means: list[float] = []  # of each slot, in the last step that drafted it
         self._step = self._shallow = 0
 
@@ -69,7 +69,7 @@ class LaggedThreshold:
         if len(self._late) < self.lag:
             return
         if old := self._late.popleft():
-            self._past.append(old)
+            self._past.extend(old)
             columns = [[row[k] for row in old if len(row) > k] for k in range(max(map(len, old)))]
             self._means[: len(columns)] = [sum(column) / len(column) for column in columns]
 
@@ -88,8 +88,7 @@ class LaggedThreshold:
 
         At depth 0, which is plain decoding, it is that of the best other depth: for steps that draft to explore.
         """
-        rows = [[*row, *self._means[len(row) :]] for step in self._past for row in step]
-        a = survival(rows)  # [n R', D]
+        a = survival([[*row, *self._means[len(row) :]] for row in self._past])  # [N, D]
         share = requests / len(a)  # of a slot of the past in a step to come
         order = np.argsort(-a, axis=None, kind="stable")
         best, slots = a.ravel()[order], order % a.shape[1] + 1
