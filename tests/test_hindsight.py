@@ -34,6 +34,11 @@ def test_by_hand():
     assert record(3, 0.5) == 0.5
 
 
+def test_the_record_is_of_the_calibrated_confidence():
+    record = fed([Outcome(0, [0.8], 1, 1, False)], calibrate=halved, memory=10**9, trust=1.0)
+    assert record.factors == pytest.approx([2 / 1.4])
+
+
 def test_a_draft_cut_by_the_end_of_the_text_is_no_failure():
     record = fed([Outcome(0, [0.9, 0.5], 2, 1, False)])
     assert len(record.factors) == 1

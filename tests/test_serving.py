@@ -64,6 +64,16 @@ def test_plain_decoding_does_not_pay_for_drafting():
     assert [r.finished for r in log.requests] == [10.0, 9.0]
 
 
+def test_a_shallow_draft_is_charged_as_one():
+    by_depth = Capacity(Curve((1, 100), (1.0, 100.0)), (Curve((1,), (10.0,)), Curve((1,), (30.0,))))
+    pool = [replay([[1, 1], [1, 1], [0, 0], [0, 0]], confidence=[[0.9, 0.9]] * 4)]
+    steps = [
+        simulate(FixedDepth(d), by_depth, pool, Arrivals.closed_loop(1, 1), prefill=False).steps[0] for d in (0, 1, 2)
+    ]
+    assert [step.drafting for step in steps] == [0.0, 10.0, 30.0]
+    assert [step.seconds for step in steps] == [1.0, 12.0, 33.0]
+
+
 def test_prompts_read_elsewhere():
     log = simulate(FixedDepth(0), SECOND_A_TOKEN, [A, B], Arrivals.closed_loop(2, 2), prefill=False)
     assert [s.end for s in log.steps] == [2.0, 4.0, 5.0]
@@ -117,6 +127,7 @@ POLICIES = [
     lambda: Threshold(0.4, "prefix"),
     lambda: Goodput(TABLE, max_depth=3),
     lambda: LaggedThreshold(TABLE, lag=1, every=1, explore=3),
+    lambda: LaggedThreshold(TABLE, lambda slot, c: c / slot, lag=1, every=1, explore=3),
     lambda: SameStep(TABLE),
     lambda: Oracle(TABLE),
 ]
@@ -227,7 +238,7 @@ class Slowly:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from(POLICIES[:7]), st.booleans())
+@given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from(POLICIES[:8]), st.booleans())
 def test_the_fast_way_to_the_lengths_is_the_engines(seed, max_batch, make, saturated):
     pool = random_pool(seed, 12)
     if saturated:  # ties, and slots that cannot survive
