@@ -9,7 +9,7 @@ from companion.experiments.ablations import AblationResults
 from companion.experiments.accepted_length import AcceptedLengths
 from companion.figures import BLACK, BLUE, DRAFTERS, GREY, figure, interval
 from companion.training.corpus import DOMAINS
-from companion.training.zoo import ABLATIONS, RECIPES
+from companion.training.zoo import KNOWN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,9 +100,9 @@ def spread(lengths: AcceptedLengths, drafter: str, temperature: float, domain: s
 
 def _kind(drafter: str) -> str:
     """The drafter of the book whose kind this is."""
-    recipe = {**ABLATIONS.recipes, **RECIPES}[drafter]
+    recipe = KNOWN[drafter]
     return "dflash" if recipe.rank == 0 else "dspark-rnn" if recipe.head == "rnn" else "dspark"
 
 
 def _size(drafter: str, group: str) -> int:
-    return int(getattr({**ABLATIONS.recipes, **RECIPES}[drafter], FIELDS[group]))
+    return int(getattr(KNOWN[drafter], FIELDS[group]))

@@ -60,15 +60,20 @@ def test_each_request_is_what_it_is_alone(target, batch, order):
     torch.testing.assert_close(logits, torch.cat(expected), **WIDE)
 
 
-def test_short_blocks_share_one_call_and_a_full_cache_is_not_copied(target, monkeypatch):
-    calls = []
+@pytest.fixture
+def calls(monkeypatch):
+    """Members, rows and the place of the keys of every call of attention."""
+    seen, whole = [], F.scaled_dot_product_attention
 
     def counted(q, k, v, **options):
-        calls.append((q.shape[0], q.shape[2], k.data_ptr()))
-        return F_attention(q, k, v, **options)
+        seen.append((q.shape[0], q.shape[2], k.data_ptr()))
+        return whole(q, k, v, **options)
 
-    F_attention = F.scaled_dot_product_attention
     monkeypatch.setattr(attention.F, "scaled_dot_product_attention", counted)
+    return seen
+
+
+def test_short_blocks_share_one_call_and_a_full_cache_is_not_copied(target, calls):
     cache = target.new_cache(3, 40)
     layers = len(cache.keys)
     target.forward(ragged([(2, 0, [1] * 3), (0, 0, [1] * 8), (1, 0, [1])], target.device), cache)
@@ -79,20 +84,13 @@ def test_short_blocks_share_one_call_and_a_full_cache_is_not_copied(target, monk
     assert sorted(call[:2] for call in calls) == [(1, 20)] * layers + [(2, 2)] * layers, "a long one was padded to"
 
 
-def test_a_prompt_that_joins_in_the_middle_does_not_make_the_others_copied(target, monkeypatch):
-    seen = []
-
-    def watched(q, k, v, **options):
-        seen.append((q.shape[0], q.shape[2], k.data_ptr()))
-        return F_attention(q, k, v, **options)
-
-    F_attention = F.scaled_dot_product_attention
+def test_a_prompt_that_joins_in_the_middle_does_not_make_the_others_copied(target, calls):
     cache = target.new_cache(8, 40)
     target.forward(ragged([(slot, 0, [1] * 8) for slot in (0, 2, 3)], target.device), cache)
-    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", watched)
+    calls.clear()
     target.forward(ragged([(0, 8, [1]), (1, 0, [1] * 20), (2, 8, [1]), (3, 8, [1])], target.device), cache)
-    decoding = [(members, keys) for members, new, keys in seen if new == 1]
+    decoding = [(members, keys) for members, new, keys in calls if new == 1]
     assert decoding == [(4, keys.data_ptr()) for keys in cache.keys], "a row of slots with one hole was copied"
-    seen.clear()
+    calls.clear()
     target.forward(ragged([(0, 9, [1]), (7, 0, [1])], target.device), cache)
-    assert {members for members, *_ in seen} == {2}, "eight rows were read for two requests"
+    assert {members for members, *_ in calls} == {2}, "eight rows were read for two requests"

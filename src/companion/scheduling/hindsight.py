@@ -27,12 +27,20 @@ class Hindsight:
         if not 0.0 < trust < float("inf"):
             raise ValueError(f"trust must be a positive number of judgements, got {trust!r}")
         self.calibrate, self.keep, self.trust = calibrate, 1.0 - 1.0 / memory, float(trust)
-        self.factors: list[float] = []  # of each slot
-        self._sums: list[tuple[float, float]] = []  # accepted, forecast
+        self._sums: list[tuple[float, float]] = []  # accepted and forecast, of each slot
+
+    @property
+    def factors(self) -> list[float]:
+        """What the confidences of each slot that was ever judged are multiplied by."""
+        return [self._factor(slot) for slot in range(1, len(self._sums) + 1)]
+
+    def _factor(self, slot: int) -> float:
+        accepted, forecast = self._sums[slot - 1]
+        return (accepted + self.trust) / (forecast + self.trust)
 
     def __call__(self, slot: int, confidence: float) -> float:
         c = self.calibrate(slot, confidence)
-        return min(1.0, c * self.factors[slot - 1]) if slot <= len(self.factors) and 0.0 <= c <= 1.0 else c
+        return min(1.0, c * self._factor(slot)) if slot <= len(self._sums) and 0.0 <= c <= 1.0 else c
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         """What became of rounds that are over. A slot is judged if all before it were accepted, and it was verified."""
@@ -40,9 +48,8 @@ class Hindsight:
             for slot, confidence in enumerate((o.confidence or ())[: o.accepted + o.rejected], start=1):
                 if slot > len(self._sums):
                     self._sums.append((0.0, 0.0))
-                    self.factors.append(1.0)
                 accepted, forecast = self._sums[slot - 1]
-                accepted = self.keep * accepted + (slot <= o.accepted)
-                forecast = self.keep * forecast + self.calibrate(slot, confidence)
-                self._sums[slot - 1] = accepted, forecast
-                self.factors[slot - 1] = (accepted + self.trust) / (forecast + self.trust)
+                self._sums[slot - 1] = (
+                    self.keep * accepted + (slot <= o.accepted),
+                    self.keep * forecast + self.calibrate(slot, confidence),
+                )

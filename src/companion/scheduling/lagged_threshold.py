@@ -21,15 +21,13 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from companion.protocols import Frontier, Outcome, RequestView
 from companion.scheduling.capacity import Capacity, CapacityTable, mean_context
 from companion.scheduling.full_draft import ALL
 from companion.scheduling.hindsight import Hindsight
-from companion.scheduling.ranking import Calibrate, as_drafted, checked, survival
-
-F64 = NDArray[np.float64]
+from companion.scheduling.ranking import Calibrate, as_drafted, survival
+from companion.scheduling.threshold import Threshold
 
 
 class LaggedThreshold:
@@ -106,11 +104,4 @@ class LaggedThreshold:
         return (depth if most > plain else 0), bar
 
     def admit(self, frontier: Frontier) -> None:
-        for row in range(len(frontier.requests)):
-            a, slot = 1.0, 1
-            while slot <= frontier.drafted(row):
-                a *= checked(frontier, row, slot, self.calibrate)
-                if a < self.bar:
-                    break
-                frontier.admit(row)
-                slot += 1
+        Threshold(self.bar, "prefix", self.calibrate).admit(frontier)

@@ -130,8 +130,8 @@ def simulate(
         tokens = len(decoding) + sum(row.verified for row in found) + prompts
         context = sum(r.replay.prompt_length + r.at + 1 for r in decoding) / max(1, len(decoding))
         cost, drafted = capacity.at(context), sum(row.drafted > 0 for row in found)
-        drafting = cost.drafting(drafted, max((row.drafted for row in found), default=0))
-        seconds = float(cost.seconds(tokens, len(running), drafted=0)) + drafting
+        depth = max((row.drafted for row in found), default=0)
+        seconds, drafting = float(cost.seconds(tokens, len(running), drafted, depth)), cost.drafting(drafted, depth)
         now += seconds
         steps.append(Step(now, seconds, drafting, len(running), len(decoding), prompts, tokens))
         outcomes = []

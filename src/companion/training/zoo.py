@@ -38,6 +38,7 @@ RECIPES: dict[str, DrafterConfig] = {
     "dspark-think-100": _thinking(1.0),
 }
 ABLATIONS = Ablations(_DSPARK, RECIPES["dflash"])
+KNOWN = {**ABLATIONS.recipes, **RECIPES}
 SEEDS = {"dflash": 5, "dspark": 5}
 SEEDS_OF_OTHERS = 3
 
@@ -48,19 +49,18 @@ def runs(names: list[str] | None = None, seeds: int | None = None) -> list[tuple
     ``names`` are recipes or groups of ablations; by default the drafters of the book, without ablations. ValueError for
     an unknown name.
     """
-    known = {**ABLATIONS.recipes, **RECIPES}
     wanted: dict[str, None] = {}
     for name in names or RECIPES:
         members = ABLATIONS.members(name) if name in ABLATIONS.groups else [name]
-        if unknown := set(members) - known.keys():
+        if unknown := set(members) - KNOWN.keys():
             raise ValueError(
-                f"there is no drafter recipe {min(unknown)!r}; there are {', '.join(known)}, and the groups "
+                f"there is no drafter recipe {min(unknown)!r}; there are {', '.join(KNOWN)}, and the groups "
                 f"{', '.join(ABLATIONS.groups)}"
             )
         wanted |= dict.fromkeys(members)
     chosen = [(n, seeds or SEEDS.get(n, SEEDS_OF_OTHERS)) for n in wanted]
     most = max(count for _, count in chosen)
-    return [(f"{n}-{s}", replace(known[n], seed=s)) for s in range(most) for n, count in chosen if s < count]
+    return [(f"{n}-{s}", replace(KNOWN[n], seed=s)) for s in range(most) for n, count in chosen if s < count]
 
 
 def train_zoo(

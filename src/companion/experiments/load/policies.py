@@ -21,6 +21,7 @@ from companion.scheduling.ranking import Calibrate, as_drafted
 from companion.scheduling.threshold import Threshold
 
 PLAIN, DEPLOYED, LIMITED = "plain", "lagged", "lagged-threshold"  # the deployed form as the paper has it, and ours
+JUDGED = (DEPLOYED, LIMITED)  # against the best static depth
 RAW = "-raw"
 BAR = 0.5  # of all thresholds
 STATIC = ("fixed-1", "fixed-2", "fixed-3", "fixed-4", "fixed-5", "fixed-6", "fixed-7")

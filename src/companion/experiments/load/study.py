@@ -21,7 +21,7 @@ import companion
 from companion.engine.load import TextTarget, data_folder, find_model
 from companion.experiments.bars import Bar, Verdict, verdict
 from companion.experiments.load.design import Config, check, design, texts
-from companion.experiments.load.policies import DEPLOYED, LIMITED, PLAIN, fitted, make
+from companion.experiments.load.policies import JUDGED, PLAIN, fitted, make
 from companion.experiments.load.serve import LoadedEngine, Run, RunKey, serve
 from companion.experiments.load.summary import Cell, Ratio, bars, cells, identical, ratios
 from companion.experiments.stored import append_rows, read_result, resume_rows
@@ -200,7 +200,7 @@ def show(result: Result) -> None:
             table.add_row(c.policy, *numbers)
         console.print(table)
     for r in result.ratios:
-        if r.policy in (DEPLOYED, LIMITED):
+        if r.policy in JUDGED:
             console.print(
                 f"{r.setting}, {r.threads} thread(s), {r.concurrency} at once: {r.policy} over {r.over} "
                 f"{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]"

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from companion.experiments.bars import Bar, judge
-from companion.experiments.load.policies import DEPLOYED, LIMITED, PLAIN, static_depth
+from companion.experiments.load.policies import JUDGED, PLAIN, static_depth
 from companion.experiments.load.serve import Run
 from companion.resampling import Interval, seed_weights
 
@@ -165,7 +165,7 @@ def bars(found: Sequence[Ratio], runs: Sequence[Run]) -> list[Bar]:
             rounds[r.setting, r.threads, r.concurrency, r.policy],
         )
         for r in found
-        if r.policy in (DEPLOYED, LIMITED) and static_depth(r.over)
+        if r.policy in JUDGED and static_depth(r.over)
     ]
 
 

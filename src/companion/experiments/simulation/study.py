@@ -19,7 +19,7 @@ from companion.engine.load import data_folder, find_model
 from companion.experiments.anchor_recording import Recording, provenance_of
 from companion.experiments.bars import Bar, Verdict, judge, verdict
 from companion.experiments.load import study as real_load
-from companion.experiments.load.policies import DEPLOYED, LIMITED, POLICIES, fitted
+from companion.experiments.load.policies import JUDGED, POLICIES, fitted
 from companion.experiments.load.summary import AT_LEAST
 from companion.experiments.simulation.bounds import Empty, Queue, Share, empty, queues, shares
 from companion.experiments.simulation.frontier import Agreement, Matched, agreements, matched
@@ -32,7 +32,7 @@ from companion.experiments.stored import read_result
 from companion.parallel import ordered_map
 from companion.provenance import collect, file_hash, write_json
 
-FEW = ("plain", "fixed-1", "fixed-3", "fixed-5", "fixed-7", "prefix", DEPLOYED, LIMITED, "goodput")
+FEW = ("plain", "fixed-1", "fixed-3", "fixed-5", "fixed-7", "prefix", *JUDGED, "goodput")
 
 
 class Config(BaseModel):
@@ -232,11 +232,13 @@ class _Study:
         clock, concurrency = place
         temperature = self.config.temperatures[0]
         arguments = clock, self.served(temperature), concurrency, self.seeds
-        independent = gpu(rank=0), self.served(temperature, drafter=self.config.independent)
+        against = None
+        if not clock.measured:
+            against = gpu(rank=0), self.served(temperature, drafter=self.config.independent)
         return {
             "gaps": list(gaps(*arguments)),
             "drifts": list(drifts(*arguments)),
-            "parts": list(parts(*arguments, None if clock.measured else independent)),
+            "parts": list(parts(*arguments, against)),
             "fairness": list(fairness(*arguments)),
         }
 
@@ -272,7 +274,7 @@ def _check(config: Config) -> None:
 def _bars(found: Sequence[Point]) -> list[Bar]:
     """Both deployed forms over the best static depth; one bar a table and temperature, of the least of all loads."""
     bars = []
-    for place in dict.fromkeys((p.table, p.temperature, p.policy) for p in found if p.policy in (DEPLOYED, LIMITED)):
+    for place in dict.fromkeys((p.table, p.temperature, p.policy) for p in found if p.policy in JUDGED):
         table, temperature, policy = place
         own = [p for p in found if (p.table, p.temperature, p.policy) == place]
         there = [(p.over_static, p.concurrency) for p in own if p.over_static is not None]
