@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_rgba
@@ -22,8 +23,9 @@ from companion.experiments import bench_drafters as study
 from companion.experiments import draft_cost, round_stages, speedups
 from companion.experiments.draft_cost import draft_times
 from companion.experiments.timing import Race, held_out_prompts, transformers_model
-from companion.experiments.transformers_round import TransformersDSpark
+from companion.experiments.transformers_round import TransformersDSpark, TransformersRound
 from companion.provenance import write_json
+from companion.resampling import prompt_weights
 from companion.training.drafter_task import new_drafter
 from companion.training.recipe import DrafterConfig, dflash_config
 
@@ -113,11 +115,27 @@ def test_a_clock_leaves_the_method_as_it_was() -> None:
 
 def test_stages_are_medians_and_break_even_is_the_round_over_a_plain_step() -> None:
     rounds = [{"draft": d, "verify": 5.0, "forward": 4.0, "parallel": 1.0, "sequential": 0.5} for d in (2.0, 2.0, 9.0)]
-    stages = round_stages._stages("x", 1, round_stages._Seen(plain=[1.0, 4.0, 4.0], ours=[rounds]))
+    stages = round_stages._stages("x", 1, round_stages._Seen(plain=[1.0, 4.0, 4.0], ours=[[rounds[:1], rounds[1:]]]))
     assert (stages.draft, stages.forward, stages.accept, stages.plain) == (2000.0, 4000.0, 1000.0, 4000.0)
     assert stages.breakeven == pytest.approx(7 / 4)
     with pytest.raises(ValueError, match="never drafted its whole block"):
-        round_stages._stages("x", 1, round_stages._Seen(plain=[1.0], ours=[[]]))
+        round_stages._stages("x", 1, round_stages._Seen(plain=[1.0], ours=[[[]]]))
+
+
+def test_the_yardstick_is_a_ratio_over_prompts_with_their_interval() -> None:
+    def theirs(seconds: float) -> TransformersRound:
+        return TransformersRound([1], [], 0, seconds / 4, 3 * seconds / 4)
+
+    ours = [[{"draft": 0.5, "verify": 0.5}], [{"draft": 1.0, "verify": 1.0}], []]
+    seen = round_stages._Seen(
+        ours=[ours, ours],
+        theirs=[[[theirs(2.0)], [theirs(8.0)], [theirs(99.0)]], [[theirs(4.0)], [theirs(8.0)], [theirs(99.0)]]],
+    )
+    weights = prompt_weights(np.zeros(3, dtype=np.int64), 400, np.random.default_rng(0))
+    y = round_stages._yardstick("x", 1, seen, weights)
+    assert y.ratio == pytest.approx((3 + 8) / (1 + 2)), "a prompt without a round of ours was counted"
+    assert (y.low, y.high) == (pytest.approx(3.0), pytest.approx(4.0))
+    assert (y.rounds, y.draft) == (4, pytest.approx(750.0))
 
 
 def race_of(plain: list[list[float]], ours: list[list[float]], tokens: int = 10) -> Race:
@@ -157,6 +175,13 @@ def test_the_result_holds_every_part_and_reads_back(result: study.Result, tmp_pa
     cells = {(t.family, t.gamma, t.temperature) for t in result.draft_times}
     assert cells == {(f, g, t) for f in draft_cost.FAMILIES for g in (2, 3) for t in (0.0, 1.0)}
     assert result.identical["dspark-0"] == (6, 6)
+    raw = {(t.domain, t.method): t for t in result.times}
+    assert len(raw) == 3 * 4
+    for s in result.speeds:
+        if s.domain != "all":
+            own = raw[s.domain, s.method]
+            rates = [sum(own.tokens) / sum(one) for one in own.seconds]
+            assert s.tokens_per_second == pytest.approx(float(np.median(rates)), rel=1e-3)
     assert set(result.peak_mib) == {"plain", "lookup", "dspark-0", "transformers"}
     assert [b.threshold for b in result.bars] == [1.8, 4.0, 2.0]
     assert result.bars[0].verdict == "fails", "an untrained drafter speeds nothing up"

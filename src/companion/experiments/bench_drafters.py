@@ -23,7 +23,7 @@ from companion.experiments.bars import Bar, Verdict, judge, verdict
 from companion.experiments.draft_cost import DraftTime, draft_times
 from companion.experiments.drafter_rounds import finished_runs
 from companion.experiments.round_stages import Stages, Yardstick, measure
-from companion.experiments.speedups import ALL, GENERATE, LOOKUP, Speed, speedups
+from companion.experiments.speedups import ALL, GENERATE, LOOKUP, Speed, Times, speedups, times
 from companion.experiments.stored import read_result
 from companion.experiments.timing import (
     PLAIN,
@@ -64,6 +64,7 @@ class Result(BaseModel):
     verdict: Verdict
     bars: list[Bar]
     speeds: list[Speed]
+    times: list[Times]  # that the speeds were computed from
     stages: list[Stages]
     yardsticks: list[Yardstick]
     draft_times: list[DraftTime]
@@ -87,9 +88,10 @@ def run(models: Sequence[Path], config: Config | None = None, output: Path | Non
     target = companion.load_target(config.target, device=config.device)
     prompts = held_out_prompts(target, config.prompts, config.seed)
     speeds: list[Speed] = []
+    raw: list[Times] = []
     stages: list[Stages] = []
     yardsticks: list[Yardstick] = []
-    times: list[DraftTime] = []
+    drafting: list[DraftTime] = []
     same: dict[str, tuple[int, int]] = {}
     before = torch.get_num_threads()
     try:
@@ -97,13 +99,14 @@ def run(models: Sequence[Path], config: Config | None = None, output: Path | Non
             torch.set_num_threads(threads)
             found = race(_decoders(target, folders, config), prompts, config.repeats)
             speeds.extend(speedups(found, threads, config.resamples, config.seed))
+            raw.extend(times(found, threads))
             for method, (hits, total) in found.same.items():
                 same[method] = (same.get(method, (0, 0))[0] + hits, same.get(method, (0, 0))[1] + total)
             ours, theirs = _stages(target, folders, prompts, config)
             stages.extend(ours)
             yardsticks.extend(theirs)
         torch.set_num_threads(config.threads[0])
-        times = draft_times(
+        drafting = draft_times(
             target, draft=config.draft, gammas=config.gammas, context=config.context, repeats=config.proposals
         )
         speed = copy_speed(target.parameters * target.embedding.element_size(), target.device)
@@ -116,9 +119,10 @@ def run(models: Sequence[Path], config: Config | None = None, output: Path | Non
         verdict=verdict(bars),
         bars=bars,
         speeds=speeds,
+        times=raw,
         stages=stages,
         yardsticks=yardsticks,
-        draft_times=times,
+        draft_times=drafting,
         copy_gib_per_second=speed / 2**30,
         peak_mib={m: peak_of(_decode_once, m, folders, config) for m in tqdm(methods, desc="memory", disable=None)},
         identical=same,
@@ -183,6 +187,8 @@ def _stages(
         prompts,
         repeats=config.repeats,
         max_new_tokens=config.max_new_tokens,
+        resamples=config.resamples,
+        seed=config.seed,
     )
 
 
@@ -202,7 +208,7 @@ def _bars(speeds: Sequence[Speed], yardsticks: Sequence[Yardstick], config: Conf
         if y.threads == 1 and _is_dspark(y.drafter):
             same = min(y.outputs[0] / y.outputs[1], y.drafts[0] / max(y.drafts[1], 1)) >= SAME
             name = f"{y.drafter}: round in transformers' modules over ours, one thread"
-            bars.append(judge(name, OVER_MODULES, y.ratio, None, None, y.rounds, enough=same))
+            bars.append(judge(name, OVER_MODULES, y.ratio, y.low, y.high, y.rounds, enough=same))
     return bars
 
 

@@ -25,6 +25,7 @@ from companion.experiments.timing import Prompts
 from companion.experiments.transformers_round import TransformersDSpark, TransformersRound, decode
 from companion.metrics import committed_per_round
 from companion.protocols import Draft, Drafter
+from companion.resampling import F64, Interval, pooled, pooled_draws, prompt_weights
 from companion.rounds import Round
 
 
@@ -54,8 +55,8 @@ class Yardstick(BaseModel):
     verify: float  # forward and acceptance
     their_draft: float
     their_verify: float
-    ratio: float  # their round over ours: median over passes
-    low: float  # smallest and largest pass
+    ratio: float  # their round over ours: of each prompt the median over passes and rounds, summed over prompts
+    low: float  # 95 %, over prompts
     high: float
     outputs: tuple[int, int]  # equal ones, of all
     drafts: tuple[int, int]  # rounds that drafted and accepted the same, of all in equal outputs
@@ -67,8 +68,8 @@ class _Seen:
     """What one drafter's passes gave, seconds of each full round."""
 
     plain: list[float] = field(default_factory=list)
-    ours: list[list[dict[str, float]]] = field(default_factory=list)  # [pass][round]: stage -> seconds
-    theirs: list[list[TransformersRound]] = field(default_factory=list)
+    ours: list[list[list[dict[str, float]]]] = field(default_factory=list)  # [pass][prompt][round]: stage -> seconds
+    theirs: list[list[list[TransformersRound]]] = field(default_factory=list)
     rows: list[Round] = field(default_factory=list)
     outputs: list[bool] = field(default_factory=list)
     drafts: list[bool] = field(default_factory=list)
@@ -84,6 +85,8 @@ def measure(
     *,
     repeats: int,
     max_new_tokens: int,
+    resamples: int = 2000,
+    seed: int = 0,
 ) -> tuple[list[Stages], list[Yardstick]]:
     """Stages of every drafter, and the yardstick of those in ``models``; one warm-up pass is not counted."""
     threads = torch.get_num_threads()
@@ -99,7 +102,7 @@ def measure(
                 fresh.plain.extend(row.draft_seconds + row.verify_seconds for row in plain.rounds)
                 result, stages, drafts = _staged(target, drafter, ids, options)
                 fresh.rows.extend(result.rounds)
-                fresh.ours[-1].extend(stages)
+                fresh.ours[-1].append(stages)
                 if name in models:
                     new, rounds = decode(
                         reference,
@@ -110,10 +113,12 @@ def measure(
                         eos=target.eos_token_ids,
                         usable_vocab=target.usable_vocab,
                     )
-                    fresh.theirs[-1].extend(r for r in rounds if len(r.tokens) == drafter.max_depth)
+                    fresh.theirs[-1].append([r for r in rounds if len(r.tokens) == drafter.max_depth])
                     _compare(fresh, result, drafts, new, rounds)
     stages_of = [_stages(name, threads, s) for name, s in seen.items()]
-    return stages_of, [_yardstick(name, threads, seen[name]) for name in models]
+    strata = np.repeat(np.arange(len(prompts)), [len(rows) for rows in prompts.values()])
+    weights = prompt_weights(strata, resamples, np.random.default_rng(seed))
+    return stages_of, [_yardstick(name, threads, seen[name], weights) for name in models]
 
 
 def _staged(
@@ -174,7 +179,7 @@ def _compare(
 
 
 def _stages(name: str, threads: int, seen: _Seen) -> Stages:
-    rounds = [stages for one in seen.ours for stages in one]
+    rounds = [stages for one in seen.ours for prompt in one for stages in prompt]
     if not rounds:
         raise ValueError(f"{name} never drafted its whole block: give more prompts, or more new tokens")
 
@@ -197,26 +202,36 @@ def _stages(name: str, threads: int, seen: _Seen) -> Stages:
     )
 
 
-def _yardstick(name: str, threads: int, seen: _Seen) -> Yardstick:
-    ours = [[(r["draft"], r["verify"]) for r in one] for one in seen.ours]
-    theirs = [[(r.draft_seconds, r.verify_seconds) for r in one] for one in seen.theirs]
-    passes = [
-        float(np.median(np.sum(b, 1)) / np.median(np.sum(a, 1))) for a, b in zip(ours, theirs, strict=True) if a and b
+def _yardstick(name: str, threads: int, seen: _Seen, weights: F64) -> Yardstick:  # [B, P]
+    ours = [[[(r["draft"], r["verify"]) for r in rounds] for rounds in one] for one in seen.ours]
+    theirs = [[[(r.draft_seconds, r.verify_seconds) for r in rounds] for rounds in one] for one in seen.theirs]
+    mine, other = _by_prompt(ours), _by_prompt(theirs)
+    both = [bool(a and b) for a, b in zip(mine, other, strict=True)]
+    medians = [
+        [float(np.median(np.sum(rounds, 1))) if there else 0.0 for rounds, there in zip(one, both, strict=True)]
+        for one in (other, mine)
     ]
-    draft, verify = 1e3 * np.median([r for one in ours for r in one], axis=0)
-    their_draft, their_verify = 1e3 * np.median([r for one in theirs for r in one], axis=0)
+    parts = np.array(medians).T[None]  # [1, P, 2]
+    interval = Interval.of(pooled(parts), pooled_draws(parts, weights, np.ones((len(weights), 1))))
+    draft, verify = 1e3 * np.median([r for rounds in mine for r in rounds], axis=0)
+    their_draft, their_verify = 1e3 * np.median([r for rounds in other for r in rounds], axis=0)
     return Yardstick(
         drafter=name,
         threads=threads,
-        rounds=sum(map(len, ours)),
+        rounds=sum(map(len, mine)),
         draft=draft,
         verify=verify,
         their_draft=their_draft,
         their_verify=their_verify,
-        ratio=float(np.median(passes)),
-        low=min(passes),
-        high=max(passes),
+        ratio=interval.value,
+        low=interval.low,
+        high=interval.high,
         outputs=(sum(seen.outputs), len(seen.outputs)),
         drafts=(sum(seen.drafts), len(seen.drafts)),
         confidence_gap=max(seen.gaps, default=None),
     )
+
+
+def _by_prompt(passes: list[list[list[tuple[float, float]]]]) -> list[list[tuple[float, float]]]:
+    """[pass][prompt][round] -> [prompt][round of any pass]."""
+    return [[r for rounds in prompt for r in rounds] for prompt in zip(*passes, strict=True)]

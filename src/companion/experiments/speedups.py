@@ -38,6 +38,30 @@ class Speed(BaseModel):
     over_transformers: Ratio
 
 
+class Times(BaseModel):
+    """What the ratios are made of."""
+
+    threads: int
+    domain: str
+    method: str
+    tokens: list[int]  # new ones of each prompt
+    seconds: list[list[float]]  # [pass][prompt]
+
+
+def times(found: Race, threads: int) -> list[Times]:
+    """Every method in every domain, to the microsecond."""
+    return [
+        Times(
+            threads=threads,
+            domain=domain,
+            method=method,
+            tokens=found.tokens[domain, method][0],
+            seconds=[[round(s, 6) for s in one] for one in passes],
+        )
+        for (domain, method), passes in found.seconds.items()
+    ]
+
+
 def speedups(found: Race, threads: int, resamples: int, seed: int) -> list[Speed]:
     """Every method in every domain and in all together."""
     domains, methods = (list(dict.fromkeys(column)) for column in zip(*found.seconds, strict=True))
