@@ -2,12 +2,14 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
+import companion
 from companion import figures_load
 from companion.cli import app
 from companion.engine.load import find_model
@@ -15,7 +17,7 @@ from companion.experiments import capacity_profile as study
 from companion.experiments.capacity_tables import Cell, Quartiles, table_of_cells
 from companion.provenance import system, write_json
 from companion.scheduling import capacity_file
-from companion.scheduling.capacity_file import differences, engine_version, load_capacity
+from companion.scheduling.capacity_file import PARTS, differences, engine_version, load_capacity
 
 TARGET = {**find_model("tiny-qwen3").describe(), "dtype": "float32", "device": "cpu"}
 DRAFTER = find_model("dspark").describe()
@@ -86,6 +88,12 @@ def test_a_table_of_another_place_is_used_with_one_warning(path, keys, value, sa
         assert load_capacity(path, target=TARGET, drafter=DRAFTER).contexts == (64, 192)
     assert len(caught) == 1
     assert not any(w for w in caught if "\n" in str(w.message))
+
+
+def test_the_version_of_the_engine_is_of_code_that_exists():
+    root = Path(companion.__file__).parent
+    for part in set(PARTS) - {"kernels"}:  # a package of its own folder
+        assert (root / part).is_file() or any((root / part).rglob("*.py")), part
 
 
 def test_another_thread_count_is_warned_of_and_a_demanded_one_refused(path):

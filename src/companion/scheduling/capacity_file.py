@@ -19,7 +19,7 @@ from companion.provenance import system
 from companion.scheduling.capacity import CapacityTable, Curve
 
 FORMAT = "companion.capacity/2"
-PARTS = ("engine", "drafters", "phase", "kernels")  # packages whose code a step runs
+PARTS = ("engine", "drafters", "phase/tracker.py", "kernels")  # packages and modules whose code a step runs
 MACHINE = ("processor", "machine", "cores", "gpu")
 
 
@@ -28,10 +28,10 @@ def engine_version() -> str:
     import companion.kernels as kernels
 
     root, digest = Path(__file__).parents[1], hashlib.sha256()
-    folders = {part: root / part for part in PARTS} | {"kernels": Path(kernels.__file__).parent}
-    for part in PARTS:
-        for path in sorted(folders[part].rglob("*.py")):
-            digest.update(f"{part}/{path.relative_to(folders[part]).as_posix()}\n".encode())
+    places = {part: root / part for part in PARTS} | {"kernels": Path(kernels.__file__).parent}
+    for part, place in places.items():
+        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+            digest.update(f"{part}/{path.relative_to(place).as_posix()}\n".encode())
             digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.hexdigest()[:16]
 
