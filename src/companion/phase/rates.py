@@ -1,0 +1,108 @@
+"""Acceptance rates of both phases as a planner may use them: never without the run that they were measured in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from companion.accepted_length import tau, tau_from_conditional
+from companion.phase.origin import Measured, require_measured
+from companion.protocols import Phase, Sampling
+from companion.resampling import Interval
+
+Definition = Literal["solved", "token_acceptance"]
+End = Literal["low", "value", "high"]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRate:
+    """One phase's acceptance rate a with its interval, and the position curve c_1, c_2, ... where it is known.
+
+    The curve holds conditional acceptances of the first positions; it may end before the full depth, where no round
+    got. ValueError unless 0 <= low <= value <= high <= 1 throughout.
+    """
+
+    rate: Interval
+    curve: tuple[Interval, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for one in (self.rate, *(self.curve or ())):
+            if not 0.0 <= one.low <= one.value <= one.high <= 1.0:
+                raise ValueError(
+                    f"a rate must lie inside its interval, and the interval in [0, 1]; got {one.value} in "
+                    f"[{one.low}, {one.high}]"
+                )
+        if self.curve is not None:
+            object.__setattr__(self, "curve", tuple(self.curve))
+
+    def tokens_per_round(self, depth: int, end: End = "value") -> float:
+        """Expected tau of a draft of ``depth``: from the position curve, and from a where there is none.
+
+        ``end`` chooses the end of the interval; "low" is the conservative reading. ValueError where the curve ends
+        before ``depth``.
+        """
+        if self.curve is None:
+            return float(tau(getattr(self.rate, end), depth))
+        if depth > len(self.curve):
+            raise ValueError(f"the position curve is known to depth {len(self.curve)}; nothing is known at {depth}")
+        return float(tau_from_conditional(np.array([getattr(c, end) for c in self.curve[:depth]], dtype=float)))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRates:
+    """Rates inside and outside the span, and the run they come from.
+
+    ``definition`` says what the rate is: ``solved`` is the a with tau(a, gamma) = mean accepted length, which is what a
+    planner means by a; ``token_acceptance`` is the note's accepted / (proposed + steps), which is smaller and plans too
+    shallow. TypeError unless ``origin`` is a measured run; ValueError if that run was trimmed, since what was never
+    verified might have been accepted.
+    """
+
+    origin: Measured
+    think: PhaseRate
+    output: PhaseRate
+    definition: Definition = "solved"
+
+    def __post_init__(self) -> None:
+        require_measured(self.origin, "rates to plan with")
+        if self.definition not in get_args(Definition):
+            raise ValueError(f"a rate's definition is one of {', '.join(get_args(Definition))}, not {self.definition}")
+        if not self.origin.untrimmed:
+            raise ValueError("the run was trimmed, so its acceptance is censored; measure with every draft verified")
+        for rate in (self.think, self.output):
+            if rate.curve is not None and len(rate.curve) > self.origin.depth:
+                raise ValueError(
+                    f"a position curve has {len(rate.curve)} positions, but the run drafted {self.origin.depth}"
+                )
+
+    def of(self, phase: Phase) -> PhaseRate:
+        return self.think if phase == "think" else self.output
+
+    def check(
+        self,
+        *,
+        target: str,
+        drafter: str,
+        sampling: Sampling,
+        depth: int,
+        target_revision: str | None = None,
+        drafter_revision: str | None = None,
+    ) -> None:
+        """ValueError unless they were measured in this very use; revisions are compared where they are known."""
+        use: Sequence[tuple[str, object]] = (
+            ("target", target),
+            ("drafter", drafter),
+            ("sampling", sampling),
+            ("depth", depth),
+            ("target_revision", target_revision),
+            ("drafter_revision", drafter_revision),
+        )
+        for name, value in use:
+            measured = getattr(self.origin, name)
+            if value != measured and not (value is None and name.endswith("_revision")):
+                raise ValueError(
+                    f"the rates were measured with {name} {measured} and are asked for with {value}; measure them there"
+                )
