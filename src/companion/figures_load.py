@@ -29,6 +29,7 @@ POLICIES = {
     "lagged-raw": ("deployed, uncalibrated", figures.SKY, "s"),
     "lagged-threshold": ("the same, drafting limited", figures.BLUE, "o"),
     "goodput": ("goodput", figures.PURPLE, "p"),
+    "oracle": ("oracle, only in a simulation", figures.VERMILION, "*"),
 }
 SHOWN = ("plain", "fixed-1", "fixed-3", "fixed-5", "fixed-7", "slot", "prefix", "lagged", "lagged-threshold", "goodput")
 

@@ -9,25 +9,14 @@ from companion import figures
 from companion.experiments.simulation.points import Point
 from companion.experiments.simulation.questions import Compared
 from companion.experiments.simulation.study import Result
+from companion.figures_load import look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Name of a policy -> how it is called in a figure, colour, line, marker
-POLICIES = {
-    "plain": ("plain decoding", figures.GREY, ":", ""),
-    "fixed-1": ("static depth 1", figures.GREY, "-", "v"),
-    "fixed-3": ("static depth 3", figures.ORANGE, "-", "s"),
-    "fixed-7": ("static depth 7", figures.VERMILION, "-", "^"),
-    "prefix-threshold": ("prefix threshold", figures.PURPLE, "-", "P"),
-    "goodput": ("goodput", figures.GREEN, "-", "D"),
-    "prefix": ("Algorithm 1", figures.BLACK, "--", ""),
-    "lagged": ("deployed, two steps old", figures.SKY, "-", "o"),
-    "lagged-threshold": ("the same, drafting limited", figures.BLUE, "-", "o"),
-    "oracle": ("oracle (simulator only)", figures.BLACK, ":", "x"),
-}
 FRONTIER = ("plain", "fixed-1", "fixed-3", "fixed-7", "goodput", "lagged", "lagged-threshold", "oracle")
+UNREAL = ("plain", "oracle")  # bounds from below and above
 BUDGETS = ("fixed-1", "prefix-threshold", "goodput", "prefix", "lagged", "lagged-threshold", "oracle")
 PARTS = {
     "depth": figures.ORANGE,
@@ -163,8 +152,8 @@ def _curve(result: Result, table: str, temperature: float | None, policy: str) -
 
 
 def _line(policy: str) -> dict[str, Any]:
-    label, colour, line, marker = POLICIES[policy]
-    return {"label": label, "color": colour, "linestyle": line, "marker": marker}
+    label, colour, marker = look(policy)
+    return {"label": label, "color": colour, "marker": marker, "linestyle": ":" if policy in UNREAL else "-"}
 
 
 def _ratios(ax: Axes, found: Sequence[Compared], places: Sequence[tuple[str, int]], title: str) -> None:
