@@ -23,7 +23,7 @@ FLOORS = {
     1: "protocols arrays acceptance accepted_length calibration ceiling collision compact costs kernels metrics "
     "planning propositions parallel provenance resampling roofline rounds",
     2: "engine phase scheduling",
-    3: "drafters exact __init__",
+    3: "drafters exact forced_exit __init__",
     4: "book experiments figures figures_ablations figures_acceptance figures_anchors figures_bench "
     "figures_calibration figures_ceiling figures_drafters figures_drafting figures_load figures_scheduling "
     "figures_serving figures_training highlight serving tables training",
