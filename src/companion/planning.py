@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +28,14 @@ Planner = Literal["iid", "certified"]
 
 _EXPECTED_TOKENS: dict[Planner, Callable[[ArrayLike, ArrayLike], F64]] = {"iid": tau, "certified": certified_tau}
 _TIE = 1e-12  # relative: equal in exact arithmetic, told apart only by rounding
+
+
+class Cycle(Protocol):
+    """What a round takes, by its depth: the note's line below, or what a machine was measured to take."""
+
+    def cycle_us(self, depth: ArrayLike) -> F64:  # [D] -> [D]
+        """Microseconds of a round that drafts and verifies ``depth`` tokens."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +79,37 @@ class Plan:
     tokens_per_us: float  # Theta at that depth
 
 
+def expected_tokens(
+    acceptance: ArrayLike,  # [...]
+    depths: ArrayLike,  # [D]
+    planner: Planner = "iid",
+) -> F64:  # [..., D]
+    """Tokens of a round for every acceptance and every depth: tau (iid), or the most that may come (certified)."""
+    if planner not in get_args(Planner):
+        raise ValueError(f"unknown planner {planner!r}; choose one of {', '.join(get_args(Planner))}")
+    rate = np.asarray(acceptance, dtype=np.float64)[..., None]
+    return np.asarray(_EXPECTED_TOKENS[planner](rate, np.asarray(depths, dtype=np.float64)))
+
+
 def throughput(
     acceptance: ArrayLike,  # [...]
     depths: ArrayLike,  # [D]
-    cost: CostModel | None = None,
+    cost: Cycle | None = None,
     planner: Planner = "iid",
 ) -> F64:  # [..., D] tokens per microsecond
     """Theta for every acceptance and every depth."""
-    if planner not in get_args(Planner):
-        raise ValueError(f"unknown planner {planner!r}; choose one of {', '.join(get_args(Planner))}")
-    depth = np.asarray(depths, dtype=np.float64)
-    rate = np.asarray(acceptance, dtype=np.float64)[..., None]
-    return np.asarray(_EXPECTED_TOKENS[planner](rate, depth) / (cost or CostModel()).cycle_us(depth))
+    return np.asarray(expected_tokens(acceptance, depths, planner) / (cost or CostModel()).cycle_us(depths))
+
+
+def best_index(theta: F64) -> NDArray[np.int64]:  # [..., D] -> [...]
+    """Where Theta is largest: the first of those that are equal to 1e-12."""
+    best = theta.max(-1, keepdims=True)
+    return np.asarray((theta >= best * (1.0 - _TIE)).argmax(-1))
 
 
 def plan_depths(
     acceptance: ArrayLike,  # [...]
-    cost: CostModel | None = None,
+    cost: Cycle | None = None,
     *,
     planner: Planner = "iid",
     min_depth: int = 1,
@@ -96,14 +118,14 @@ def plan_depths(
     """argmax of Theta over min_depth..max_depth for each acceptance; the smallest depth on ties (equal to 1e-12)."""
     if not 0 <= min_depth <= max_depth:
         raise ValueError(f"expected 0 <= min_depth <= max_depth, got {min_depth} and {max_depth}")
-    theta = throughput(acceptance, np.arange(min_depth, max_depth + 1), cost, planner)
-    best = theta.max(-1, keepdims=True)
-    return np.asarray(min_depth + (theta >= best * (1.0 - _TIE)).argmax(-1))
+    return np.asarray(
+        min_depth + best_index(throughput(acceptance, np.arange(min_depth, max_depth + 1), cost, planner))
+    )
 
 
 def plan_depth(
     acceptance: float,
-    cost: CostModel | None = None,
+    cost: Cycle | None = None,
     *,
     planner: Planner = "iid",
     min_depth: int = 1,

@@ -116,8 +116,9 @@ class RequestView:
     position: int  # of the first token to be drafted
     phase: Phase  # phase of the next token
     room: int  # tokens that may still be emitted
-    last_entropy: float | None = None  # nats, of the row that produced the anchor
+    last_entropy: float | None = None  # nats, of the row that produced the anchor: at temperature 1, unfiltered
     sampling: Sampling = field(default_factory=Sampling)
+    last_served_entropy: float | None = None  # of that row after temperature and filters; None: not known
 
 
 class Frontier(Protocol):

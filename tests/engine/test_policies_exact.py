@@ -7,15 +7,18 @@ one another.
 
 import numpy as np
 import pytest
+from phase_runs import SERVING, rates_of
 
 from companion.exact.laws import decode, distance, engine_law, exact_law, product
 from companion.exact.tables import TableDrafter, TableTarget, noise, random_law, sparse_law
+from companion.planning import CostModel
 from companion.protocols import Sampling
 from companion.scheduling.capacity import Capacity, CapacityTable, Curve
 from companion.scheduling.fixed import FixedDepth
 from companion.scheduling.goodput import Goodput
 from companion.scheduling.lagged import LaggedTopK
 from companion.scheduling.lagged_threshold import LaggedThreshold
+from companion.scheduling.phase_hook import PhaseHook
 from companion.scheduling.prefix import PrefixScheduler
 from companion.scheduling.retrospective import RetrospectiveSearch
 from companion.scheduling.threshold import Threshold
@@ -27,6 +30,9 @@ CLIFF = Capacity.of_steps([1.0, 0.9, 0.72, 0.45, 0.7, 0.65])
 GENTLE = Capacity.of_steps([1.0, 0.95, 0.8, 0.7, 0.5, 0.3])
 CONTEXTS = CapacityTable((2, 6), (GENTLE.verify, CLIFF.verify), drafts=((Curve((1,), (0.3,)),),) * 2)
 CHEAP = Capacity(GENTLE.verify, (Curve((1,), (0.02,)), Curve((1,), (0.25,))))
+
+# A wrong word on the drafter, which samples here, may cost speed: the law must stand all the same.
+HOOKED = {"deterministic": True, "min_depth": 0, "max_depth": 2, "vocab_size": 2, "costs": CostModel(100, 300, 30)}
 
 
 def halves(slot, confidence):
@@ -48,6 +54,8 @@ POLICIES = {
     "lagged threshold": lambda: LaggedThreshold(CHEAP, lag=1, window=1, every=1, explore=3),
     "lagged threshold, calibrated": lambda: LaggedThreshold(CONTEXTS, halves, lag=2, window=2, every=2, explore=2),
     "goodput": lambda: Goodput(CLIFF, max_depth=2, window=4, explore=2),
+    "phase hook": lambda: PhaseHook(2, **HOOKED),
+    "phase hook, calibrated": lambda: PhaseHook(1, **HOOKED, rates=rates_of(0.2, 0.9, depth=2), serving=SERVING),
 }
 
 
@@ -81,7 +89,9 @@ def test_two_requests_in_one_batch(name):
         assert len(used) > 1, "the policy always decided the same: a vacuous case"
 
 
-@pytest.mark.parametrize("name", ["slot threshold", "prefix, cliff", "lagged 1", "lagged threshold", "goodput"])
+@pytest.mark.parametrize(
+    "name", ["slot threshold", "prefix, cliff", "lagged 1", "lagged threshold", "goodput", "phase hook"]
+)
 def test_confidences_that_tell_what_was_drafted(name):
     """The setting in which the search of the present fails, below."""
     p, q = random_law(2, 101), random_law(2, 201)

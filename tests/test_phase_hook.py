@@ -1,0 +1,367 @@
+"""The phase hook: what the note's code pins, what may be planned with, and that no output's law depends on it."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from engine.tiny import drafter as tiny_drafter
+from engine.tiny import plain, prompts, tiny
+from hypothesis import given
+from hypothesis import strategies as st
+from phase_runs import SERVING, phase_rate, rates_of, run_of
+
+from companion.accepted_length import tau
+from companion.ceiling import entropy_ceiling
+from companion.engine.compare import compare_greedy
+from companion.engine.generate import generate
+from companion.exact import laws
+from companion.exact.tables import TableDrafter, TableTarget, sparse_law
+from companion.phase.origin import Synthetic
+from companion.phase.rates import MeasuredRates
+from companion.phase.tracker import ThinkTokens
+from companion.planning import CostModel
+from companion.protocols import Outcome, RequestView, Sampling
+from companion.scheduling.capacity import Capacity, CapacityTable, Curve
+from companion.scheduling.phase_hook import PhaseHook
+from companion.scheduling.step_cycle import StepCycle
+
+QWEN3_V = 151_936
+FLAT = Capacity(Curve((1, 64), (1.0, 1.0)), (Curve((1,), (0.5,)),) * 7)  # drafting costs half a step, verifying nothing
+DEAR = Capacity(Curve((1, 64), (1.0, 64.0)))  # a token in the forward costs a step
+
+entropies = st.one_of(st.none(), st.floats(-1, 13), st.sampled_from([math.nan, math.inf, -math.inf]))
+phases = st.sampled_from(["think", "output"])
+samplings = st.builds(
+    Sampling,
+    temperature=st.floats(0.05, 3),
+    top_k=st.one_of(st.none(), st.integers(1, 60)),
+    top_p=st.floats(0.05, 1),
+    min_p=st.floats(0, 0.9),
+)
+bounds = st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 5)).map(
+    lambda b: {"min_depth": b[0], "baseline": b[0] + b[1], "max_depth": b[0] + b[1] + b[2]}
+)
+costs = st.one_of(
+    st.none(),
+    st.builds(
+        CostModel,
+        draft_token_us=st.floats(0, 900),
+        verify_fixed_us=st.floats(1, 2000),
+        verify_token_us=st.floats(0, 900),
+    ),
+    st.sampled_from([FLAT, DEAR, CapacityTable((8, 90), (DEAR.verify, FLAT.verify), (FLAT.draft, FLAT.draft))]),
+)
+planners = st.sampled_from(["iid", "certified"])
+
+
+def view(phase="think", entropy=None, sampling=None, **fields):
+    return RequestView(
+        0, fields.pop("position", 40), phase, 99, last_entropy=entropy, sampling=sampling or Sampling(), **fields
+    )
+
+
+def hook(**options):
+    return PhaseHook(**({"deterministic": True} | options))
+
+
+def calibrated(think, output, *, depth=7, **options):
+    return hook(rates=rates_of(think, output, depth=depth), serving=SERVING, max_depth=depth, **options)
+
+
+# What the note's code pins.
+
+
+def test_the_notes_table_of_best_depths():
+    H = (0.5, 2.0, 4.0, 8.0, 11.0, math.log(QWEN3_V))
+    assert [hook().decide("think", float(entropy_ceiling(h, QWEN3_V))).depth for h in H] == [7, 7, 5, 2, 1, 1]
+    assert hook().draft_depths([view("output", h) for h in H]) == [7, 7, 5, 2, 1, 1]
+    found = hook().decide("output", float(entropy_ceiling(8.0, QWEN3_V)))
+    assert found.basis == "entropy_ceiling"
+    assert found.rate == pytest.approx(0.385, abs=5e-4)
+    assert found.tau == pytest.approx(tau(found.rate, 2))
+
+
+@given(entropies, phases, samplings, bounds, costs, planners)
+def test_uncalibrated_is_never_deeper_than_the_baseline(entropy, phase, sampling, bounds, costs, planner):
+    made = hook(**bounds, costs=costs, planner=planner)
+    (depth,) = made.draft_depths([view(phase, entropy, sampling)])
+    assert bounds["min_depth"] <= depth <= bounds["baseline"]
+
+
+@given(phases, bounds, costs, planners, st.floats(0, 13))
+def test_without_a_signal_or_with_the_ceiling_off_nothing_changes(phase, bounds, costs, planner, entropy):
+    options = {**bounds, "costs": costs, "planner": planner}
+    silent = [view(phase), view(phase, math.nan), view(phase, entropy, Sampling(0.0))]
+    for made, views in (
+        (hook(**options), silent),
+        (hook(**options, use_entropy_ceiling=False), [view(phase, entropy)]),
+        (hook(**options | {"deterministic": False}), [view(phase, entropy)]),
+    ):
+        assert made.draft_depths(views) == [bounds["baseline"]] * len(views)
+        for one in views:
+            found = made.decide(phase, made.ceiling(one))
+            assert (found.basis, found.rate, found.tau) == ("baseline", None, None)
+
+
+@given(st.lists(st.floats(0, 13), min_size=2, max_size=6), phases, samplings, bounds, costs, planners)
+def test_depth_never_rises_with_entropy(entropies, phase, sampling, bounds, costs, planner):
+    made = hook(**bounds, costs=costs, planner=planner)
+    depths = [made.draft_depths([view(phase, h, sampling)])[0] for h in sorted(entropies)]
+    assert depths == sorted(depths, reverse=True)
+
+
+rates = st.floats(0, 1)
+curves = st.lists(rates, min_size=3, max_size=7)
+
+
+@given(rates, rates, curves, curves, entropies, phases, st.sampled_from(["iid", "certified", "curve"]), costs)
+def test_calibrated_depths_keep_the_bounds_and_do_not_rise_with_entropy(
+    think, output, inside, outside, entropy, phase, planner, costs
+):
+    made = calibrated(
+        phase_rate(think, inside), phase_rate(output, outside), planner=planner, costs=costs, min_depth=1, baseline=2
+    )
+    (depth,) = made.draft_depths([view(phase, entropy)])
+    assert 1 <= depth <= 7
+    if planner == "curve":
+        assert depth <= len(inside if phase == "think" else outside)
+    depths = [made.draft_depths([view(phase, h)])[0] for h in np.linspace(0, 12, 9)]
+    assert depths == sorted(depths, reverse=True)
+
+
+def test_a_measured_rate_unlocks_raising():
+    made = calibrated(0.3, 0.95, depth=12, baseline=2)
+    found = made.decide("output")
+    assert (found.basis, found.rate) == ("measured_prior", 0.95)
+    assert found.depth > 2
+    assert hook(baseline=2, max_depth=12).decide("output").depth == 2
+
+
+@given(rates, rates, costs, planners)
+def test_a_lower_rate_inside_the_span_never_drafts_deeper_there(one, other, costs, planner):
+    low, high = sorted((one, other))
+    made = calibrated(low, high, costs=costs, planner=planner, min_depth=0, baseline=4)
+    assert made.decide("think").depth <= made.decide("output").depth
+
+
+def test_a_low_rate_inside_the_span_drafts_shallower_there():
+    made = calibrated(0.3, 0.9)
+    assert made.draft_depths([view("think"), view("output")]) == [2, 7]
+
+
+def test_the_ceiling_caps_an_overconfident_rate():
+    made = calibrated(0.9, 0.9)
+    ceiling = float(entropy_ceiling(11.0, QWEN3_V))
+    found = made.decide("output", ceiling)
+    assert (found.depth, found.basis, found.rate) == (1, "measured_prior_capped_by_entropy", ceiling)
+    assert made.decide("output", 0.95).basis == "measured_prior"
+    sampled = calibrated(0.9, 0.9, deterministic=False)
+    assert sampled.draft_depths([view("output", 11.0)]) == [7]
+
+
+@pytest.mark.parametrize("stage", ["prefill", "complete"])
+def test_outside_decoding_the_baseline_stands(stage):
+    found = calibrated(0.1, 0.1, baseline=5).decide(stage, 0.1)
+    assert (found.depth, found.basis, found.rate, found.tau) == (5, "not_decoding", None, None)
+
+
+# Rates: measured, of this very use, and read at the low end.
+
+
+def test_a_synthetic_trace_cannot_calibrate():
+    with pytest.raises(TypeError, match="only a measured run"):
+        MeasuredRates(Synthetic("ambiguous boundary"), phase_rate(0.3), phase_rate(0.9))
+
+
+def test_without_the_run_there_is_no_calibration():
+    with_run, without = calibrated(0.1, 0.95, baseline=2), hook(baseline=2)
+    assert with_run.decide("output").depth > 2
+    assert [without.decide(p).basis for p in ("think", "output")] == ["baseline", "baseline"]
+    with pytest.raises(ValueError, match="say what is served"):
+        hook(rates=rates_of(0.3, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"target": "other"}, "target"),
+        ({"drafter": "other"}, "drafter"),
+        ({"drafter_revision": "d2"}, "drafter_revision"),
+        ({"depth": 5}, "depth"),
+    ],
+)
+def test_rates_of_another_run_are_refused(change, named):
+    with pytest.raises(ValueError, match=f"measured with {named} "):
+        hook(rates=rates_of(0.3, 0.9, **change), serving=SERVING)
+
+
+def test_rates_of_another_sampling_are_refused_when_a_request_has_it():
+    made = calibrated(0.3, 0.9)
+    assert made.draft_depths([view()])
+    with pytest.raises(ValueError, match="measured with sampling"):
+        made.draft_depths([view(sampling=Sampling(0.7))])
+
+
+def test_the_low_end_of_the_interval_plans():
+    sure, vague = calibrated(0.5, 0.8), calibrated(0.5, phase_rate(0.8, width=0.3))
+    assert vague.decide("output").rate == pytest.approx(0.5)
+    assert vague.decide("output").depth < sure.decide("output").depth
+    curves = (phase_rate(0.8, [0.9, 0.8, 0.7], width=w) for w in (0.0, 0.1))
+    steady, shaky = (calibrated(curve, curve, planner="curve") for curve in curves)
+    assert shaky.decide("output").tau == pytest.approx(1 + 0.8 + 0.8 * 0.7 + 0.8 * 0.7 * 0.6)
+    assert steady.decide("output").tau > shaky.decide("output").tau
+
+
+def test_the_curve_planner_reads_the_curve():
+    """The first slot is nearly sure and the second hopeless: one slot, where the mean rate would draft more."""
+    rate = phase_rate(0.7, [0.95, 0.02, 0.02])
+    assert calibrated(rate, rate, planner="curve").decide("think").depth == 1
+    assert calibrated(rate, rate, planner="iid").decide("think").depth > 1
+    found = calibrated(rate, rate, planner="curve").decide("think", 0.4)
+    assert (found.rate, found.tau, found.basis) == (0.4, 1.4, "measured_prior_capped_by_entropy")
+
+
+# Costs: the note's, or a machine's.
+
+
+def test_depth_zero_where_drafting_cannot_pay():
+    options = {"min_depth": 0, "baseline": 4}
+    assert calibrated(0.2, 0.9, costs=FLAT, **options).draft_depths([view("think"), view("output")]) == [0, 7]
+    assert calibrated(1.0, 1.0, costs=DEAR, **options).draft_depths([view("think")]) == [0]
+    assert calibrated(0.2, 0.9, costs=FLAT, baseline=4).draft_depths([view("think")])[0] >= 1
+
+
+def test_a_measured_capacity_is_asked_for_the_batch_and_its_context():
+    table = CapacityTable((16, 160), (DEAR.verify, FLAT.verify), ((Curve((1,), (0.1,)),),) * 2)
+    made = calibrated(0.9, 0.9, costs=table, min_depth=0)
+    assert made.draft_depths([view(position=16)]) == [0]
+    assert made.draft_depths([view(position=160)]) == [7]
+    steep = Capacity(Curve((1, 8, 64), (1.0, 1.0, 60.0)))  # room for seven drafts of one request, not of eight
+    assert calibrated(0.9, 0.9, costs=steep, min_depth=0).draft_depths([view()]) == [7]
+    assert calibrated(0.9, 0.9, costs=steep, min_depth=0).draft_depths([view()] * 8) == [0] * 8
+
+
+@given(st.integers(1, 9), st.integers(0, 7))
+def test_a_step_costs_what_the_capacity_says(requests, depth):
+    capacity = Capacity(Curve((1, 9, 30), (1.0, 3.0, 8.0)), tuple(Curve((1, 4), (0.1 * d, 0.2 * d)) for d in (1, 2, 3)))
+    expected = capacity.seconds(requests * (1 + depth), requests, depth=depth)
+    assert StepCycle(capacity, requests).cycle_us(depth) == pytest.approx(1e6 * float(expected))
+
+
+# Non-anticipation, and the output's law.
+
+
+@given(st.lists(st.tuples(phases, entropies), min_size=1, max_size=5), st.randoms())
+def test_a_decision_is_a_function_of_the_view_alone(drawn, random):
+    """Whatever was decided before, whatever became of it, and whoever shares the batch."""
+    views = [view(phase, entropy) for phase, entropy in drawn]
+    fresh = [calibrated(0.4, 0.9).draft_depths([one])[0] for one in views]
+    made = calibrated(0.4, 0.9)
+    for _ in range(2):
+        order = random.sample(range(len(views)), len(views))
+        assert made.draft_depths([views[i] for i in order]) == [fresh[i] for i in order]
+        made.observe([Outcome(0, [0.9] * 7, 7, random.randint(0, 7), True)])
+    assert made.draft_depths([]) == []
+
+
+LAW_COSTS = CostModel(draft_token_us=100, verify_fixed_us=300, verify_token_us=30)
+HOOKS = {
+    "uncalibrated": lambda: hook(baseline=2, max_depth=2, min_depth=0, vocab_size=2, costs=LAW_COSTS),
+    "calibrated": lambda: calibrated(0.1, 0.8, depth=2, baseline=1, min_depth=0, vocab_size=2, costs=LAW_COSTS),
+    "curve": lambda: calibrated(
+        phase_rate(0.8, [0.9, 0.2]),
+        phase_rate(0.8, [0.9, 0.9]),
+        planner="curve",
+        depth=2,
+        baseline=1,
+        min_depth=0,
+        vocab_size=2,
+        costs=LAW_COSTS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("mode", ["greedy", "sampled"])
+def test_the_joint_law_of_two_requests_that_open_and_close_spans(name, mode, monkeypatch):
+    """Token 0 opens a span and token 1 closes it, so that phases, and depths with them, hang on drafted tokens."""
+    monkeypatch.setattr(laws, "NO_TAGS", ThinkTokens(0, 1))
+    p, q = sparse_law(2, 101, 0.8), sparse_law(2, 201, 0.8)
+    target, drafter = TableTarget(2, p), TableDrafter(2, q, mode, max_depth=2)
+    given_prompts, used = [(0, 1), (1, 1, 0)], set()
+
+    def run(branch):
+        requests = laws.decode(branch, target, drafter, HOOKS[name](), given_prompts, Sampling(), (5, 3))
+        used.update(row.drafted for row in requests[0].rounds if row.position <= 4)  # with room for the whole block
+        return tuple(tuple(r.emitted) for r in requests)
+
+    law = laws.exact_law(run)[0]
+    assert laws.distance(law, laws.product(p, given_prompts, (5, 3))) < 1e-12
+    assert len(used) > 1, "the hook always decided the same: a vacuous case"
+
+
+@pytest.mark.parametrize("kind", ["lookup", "greedy", "sampled"])
+def test_greedy_tokens_are_those_of_plain_decoding(kind):
+    drafter = tiny_drafter(kind, 5)
+    rates = MeasuredRates(
+        run_of(target="tiny-qwen3", drafter=kind, sampling=Sampling(0.0), depth=5), phase_rate(0.2), phase_rate(0.9)
+    )
+    policy = PhaseHook(
+        3,
+        deterministic=drafter.deterministic,
+        min_depth=0,
+        max_depth=5,
+        vocab_size=tiny().vocab_size,
+        costs=FLAT,
+        rates=rates,
+        serving=dataclasses.replace(SERVING, target="tiny-qwen3", drafter=kind),
+    )
+    results = generate(
+        tiny(),
+        drafter,
+        [list(p) for p in prompts(2)],
+        temperature=0.0,
+        max_new_tokens=60,
+        max_batch=4,
+        policy=policy,
+    )
+    comparison = compare_greedy(tiny(), plain(2, 60), results)
+    assert comparison.verdict() == "holds", comparison
+    rounds = [row for result in results for row in result.rounds]
+    inside = [row.drafted for row in rounds if set(row.phases) == {"think"}]
+    assert inside
+    assert max(inside) == 0
+    assert max(row.drafted for row in rounds) == 5
+
+
+def test_the_uncalibrated_hook_shrinks_in_the_engine_and_a_sampling_drafter_is_left_alone():
+    ids = [list(p) for p in prompts(2)]
+    costs = CostModel(draft_token_us=300, verify_fixed_us=900, verify_token_us=100)
+
+    def depths(deterministic):
+        made = PhaseHook(
+            5, deterministic=deterministic, max_depth=5, vocab_size=tiny().vocab_size, costs=costs, min_depth=0
+        )
+        results = generate(tiny(), tiny_drafter("greedy", 5), ids, max_new_tokens=40, policy=made)
+        return {row.drafted for r in results for row in r.rounds if row.position < len(r.prompt_tokens) + 30}
+
+    assert depths(False) == {5}
+    assert max(depths(True)) == 5 > min(depths(True))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"min_depth": -1}, "0 <= min"),
+        ({"baseline": 0}, "min <= baseline"),
+        ({"baseline": 9}, "baseline <= max"),
+        ({"vocab_size": 1}, "vocab_size must be at least 2"),
+        ({"planner": "magic"}, "unknown planner 'magic'"),
+        ({"planner": "curve"}, "needs a measured position curve"),
+        ({"planner": "curve", "rates": rates_of(0.3, 0.9), "serving": SERVING}, "none for the phase 'think'"),
+    ],
+)
+def test_bad_input_gets_one_clear_sentence(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        hook(**options)
