@@ -1,0 +1,143 @@
+"""A recording of Phase 1 on disk: bare rounds in a byte or so each, and beside them confidences in a byte a slot.
+
+Left out: token ids, entropies, timings. What is compared must come from one target, one prompt set and one cap, and
+from untrimmed drafts: a policy that trims never sees what the rest of the block would have done (a censored
+observation).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from companion.compact import (
+    load_compact,
+    load_provenance,
+    read_columns,
+    save_compact,
+    whole,
+    write_columns,
+)
+from companion.metrics import by_prompt
+from companion.rounds import Round, Rounds, comparable
+
+CONFIDENCE = "companion.confidence/1"
+STEPS = 200  # of a stored confidence, from 0 to 1; a bin of a reliability diagram holds ten of them
+COMMAND = "companion experiment phase-gap"
+
+
+def save_arm(rounds: Rounds, path: Path, *, confidence: bool) -> None:
+    """Responses by prompt; the confidences first, so that the rounds' file says that both are whole.
+
+    ValueError when a round of a response is missing, or when the drafts were trimmed.
+    """
+    check_untrimmed(path, rounds)
+    responses = sorted(by_prompt(rounds).values(), key=lambda rows: _place(rows[0]))
+    rows = list(chain.from_iterable(responses))
+    if confidence and any(r.confidence for r in rows):
+        values = (round(STEPS * c) for r in rows for c in r.confidence or ())
+        slots = (len(r.confidence or ()) for r in rows)
+        columns = {"slots": whole("slots", slots, np.uint8), "confidence": whole("confidence", values, np.uint8)}
+        header = {"format": CONFIDENCE, "provenance": rounds.provenance}
+        write_columns(confidence_path(path), header, columns)
+    else:
+        confidence_path(path).unlink(missing_ok=True)
+    bare = (replace(r, entropy=[], confidence=None, batch=1) for r in rows)
+    save_compact(Rounds(bare, rounds.provenance), path)
+
+
+def _place(row: Round) -> tuple[str, str, int]:
+    domain, mode, number = str(row.prompt_id).rsplit("/", 2)
+    return domain, mode, int(number)
+
+
+def confidence_path(path: Path) -> Path:
+    return path.with_suffix(".confidence")
+
+
+def load_arm(path: Path) -> Rounds:
+    """The rounds, with their confidences where these were kept. ValueError for a broken or foreign file.
+
+    A response that misses a round, and a confidence file of another recording, are refused.
+    """
+    table = load_compact(path)
+    _check_whole(path, table)
+    check_untrimmed(path, table)
+    beside = confidence_path(path)
+    if not beside.exists():
+        return table
+    header, columns = read_columns(beside, CONFIDENCE)
+    counts, values = columns["slots"].tolist(), (columns["confidence"] / STEPS).tolist()
+    fits = sum(counts) == len(values) and all(n in (0, r.drafted) for n, r in zip(counts, table, strict=False))
+    if header["provenance"] != table.provenance or len(counts) != len(table) or not fits:
+        raise ValueError(f"{beside} is not of the recording in {path.name}; remove both and record again")
+    ends = np.cumsum([0, *counts]).tolist()
+    parts = zip(table, pairwise(ends), strict=True)
+    rows = [replace(r, confidence=values[a:b]) if b > a else r for r, (a, b) in parts]
+    return Rounds(rows, table.provenance)
+
+
+def load_arms(folder: Path) -> list[Rounds]:
+    """Every finished recording in ``folder``; ValueError when there is none, or when they cannot be compared."""
+    paths = finished(folder)
+    if not paths:
+        raise ValueError(f"{folder} holds no finished recording; `{COMMAND}` writes them")
+    check_comparable(folder, [load_provenance(path) for path in paths])
+    return [load_arm(path) for path in paths]
+
+
+def finished(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.npz"))
+
+
+def check_comparable(folder: Path, known: Sequence[Mapping[str, Any]]) -> None:
+    """ValueError unless all recordings are of one target, prompt set, cap, and of untrimmed drafts, none twice."""
+    if bare := [p for p in known if not p or "settings" not in p or "untrimmed" not in p["settings"]]:
+        raise ValueError(
+            f"{len(bare)} of the {len(known)} files in {folder} do not say whether their drafts were untrimmed; only "
+            f"recordings of `{COMMAND}` do"
+        )
+    for what, of in (("target", "weights_sha256"), ("target", "dtype"), ("settings", "max_new_tokens")):
+        if any(p[what][of] != known[0][what][of] for p in known):
+            raise ValueError(f"the recordings in {folder} differ in {what} ({of}); one verdict cannot speak for both")
+    if any(p["prompt_set"] != known[0]["prompt_set"] for p in known):
+        raise ValueError(f"the recordings in {folder} are of different prompts; give each prompt set its own folder")
+    if not all(p["settings"]["untrimmed"] for p in known):
+        raise ValueError(f"{folder} holds recordings of trimmed drafts, which are censored and calibrate nothing")
+    seen: dict[str, str] = {}
+    for p in known:
+        key = json.dumps([p["sampling"], p["seeds"], p["drafter"]["weights_sha256"]], sort_keys=True)
+        if key in seen:
+            raise ValueError(
+                f"{p['drafter']['name']} and {seen[key]} have the same weights and the same draws; keep one of them"
+            )
+        seen[key] = p["drafter"]["name"]
+
+
+def check_same(path: Path, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """ValueError when ``path``, whose provenance is ``stored``, is not the run that ``ours`` describes."""
+    there, here = comparable(stored), comparable(json.loads(json.dumps(ours)))
+    if changed := sorted(key for key in here if there.get(key) != here[key]):
+        raise ValueError(
+            f"{path} is of another run ({', '.join(changed)} differ); give another folder, or remove the file"
+        )
+
+
+def check_untrimmed(path: Path, rounds: Rounds) -> None:
+    """ValueError when a policy verified less than was drafted."""
+    if trimmed := sum(r.verified < r.drafted for r in rounds):
+        raise ValueError(
+            f"{path}: {trimmed} of {len(rounds)} rounds verified fewer tokens than were drafted; a trimmed run is "
+            "censored, so record again without a policy"
+        )
+
+
+def _check_whole(path: Path, rounds: Rounds) -> None:
+    if open_ended := sum(not rows[-1].ended for rows in by_prompt(rounds).values()):
+        raise ValueError(f"{path}: {open_ended} responses have no end; record again into another folder")
