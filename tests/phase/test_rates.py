@@ -1,10 +1,14 @@
 """Rates are used where they were measured, and nowhere else."""
 
+import numpy as np
 import pytest
 from phase.origins import FIXTURE, measured
+from phase.traces import steps, two_phase_steps
 
 from companion.accepted_length import tau
+from companion.phase.ledger import Ledger
 from companion.phase.rates import MeasuredRates, PhaseRate
+from companion.phase.report import Report
 from companion.protocols import Sampling
 from companion.resampling import Interval
 
@@ -69,3 +73,48 @@ def test_expected_tokens_come_from_the_curve_where_there_is_one():
         curve.tokens_per_round(3)
     with pytest.raises(ValueError, match="3 positions, but the run drafted 2"):
         MeasuredRates(measured(depth=2), PhaseRate(THINK.rate, (THINK.rate,) * 3), OUTPUT)
+
+
+def measured_report(rng, *, inside=0.3, outside=0.8, responses=30, **changes):
+    return Report(
+        Ledger(measured(**changes), two_phase_steps(rng, responses=responses, inside=inside, outside=outside))
+    )
+
+
+def test_rates_of_a_measured_report_hold_the_truth():
+    rates = MeasuredRates.from_report(measured_report(np.random.default_rng(0)))
+    for phase, truth in ((rates.think, 0.3), (rates.output, 0.8)):
+        assert phase.rate.low < truth < phase.rate.high
+        assert phase.curve[0].low < truth < phase.curve[0].high
+        assert phase.rate.high - phase.rate.low < 0.1
+    assert len(rates.output.curve) == 7
+    assert len(rates.think.curve) < 7  # nothing gets deep enough inside the span to know more
+    assert rates.output.tokens_per_round(7, "low") < tau(0.8, 7)
+
+
+def test_the_notes_rate_is_there_by_its_name_and_is_smaller():
+    report = measured_report(np.random.default_rng(0))
+    notes, solved = MeasuredRates.from_report(report, "token_acceptance"), MeasuredRates.from_report(report)
+    assert notes.definition == "token_acceptance"
+    assert notes.output.rate.value == report.output.token_acceptance.value
+    assert notes.output.rate.high < solved.output.rate.low
+
+
+def test_a_rate_of_one_keeps_a_margin_below():
+    """Everything was accepted: responses show no spread, but finitely many steps prove no certainty."""
+    rates = MeasuredRates.from_report(measured_report(np.random.default_rng(0), outside=0.98, responses=3))
+    for position in rates.output.curve:
+        assert position.low < 0.99
+        assert position.low <= position.value <= position.high <= 1.0
+
+
+def test_too_little_for_a_rate():
+    thin = Report(Ledger(measured(), steps("tt tt oo o")))
+    with pytest.raises(ValueError, match="think phase has 2 steps of 1 responses"):
+        MeasuredRates.from_report(thin)
+    with pytest.raises(ValueError, match="output phase has 0 steps"):
+        MeasuredRates.from_report(Report(Ledger(measured(), steps("tt t") + steps("ttt t", cluster="b"))))
+    with pytest.raises(ValueError, match="censored"):
+        MeasuredRates.from_report(measured_report(np.random.default_rng(0), untrimmed=False))
+    with pytest.raises(TypeError, match="SYNTHETIC"):
+        MeasuredRates.from_report(Report(Ledger(FIXTURE, thin.ledger.steps)))

@@ -9,12 +9,15 @@ from typing import Literal, get_args
 import numpy as np
 
 from companion.accepted_length import tau, tau_from_conditional
+from companion.metrics import wilson
 from companion.phase.origin import Measured, require_measured
+from companion.phase.report import Report
 from companion.protocols import Phase, Sampling
 from companion.resampling import Interval
 
 Definition = Literal["solved", "token_acceptance"]
 End = Literal["low", "value", "high"]
+AT_LEAST = 30  # judged slots before a position counts as known
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,17 @@ class MeasuredRates:
                     f"a position curve has {len(rate.curve)} positions, but the run drafted {self.origin.depth}"
                 )
 
+    @classmethod
+    def from_report(cls, report: Report[Measured], definition: Definition = "solved") -> MeasuredRates:
+        """Both phases' rates with 95 % intervals by response, and the position curves.
+
+        A curve goes as far as ``AT_LEAST`` steps were judged. TypeError for a report that is not measured, checked
+        before ValueError for a phase without whole steps, or with one response only.
+        """
+        origin = require_measured(report.origin, "rates to plan with")
+        think, output = _phase_rate(report, "think", definition), _phase_rate(report, "output", definition)
+        return cls(origin, think, output, definition)
+
     def of(self, phase: Phase) -> PhaseRate:
         return self.think if phase == "think" else self.output
 
@@ -106,3 +120,35 @@ class MeasuredRates:
                 raise ValueError(
                     f"the rates were measured with {name} {measured} and are asked for with {value}; measure them there"
                 )
+
+
+def _phase_rate(report: Report[Measured], phase: Phase, definition: Definition) -> PhaseRate:
+    arm = report.arm(phase)
+    found = arm.solved_rate if definition == "solved" else arm.token_acceptance
+    interval = None if found is None else found.interval()
+    if interval is None:
+        raise ValueError(
+            f"the {phase} phase has {arm.steps:g} steps of {arm.responses} responses: too little for a rate with an "
+            "interval"
+        )
+    return PhaseRate(_within(interval), _curve(report, phase) or None)
+
+
+def _curve(report: Report[Measured], phase: Phase) -> tuple[Interval, ...]:
+    """Conditional acceptance with the wider of two intervals at either end: by response, and Wilson's for the steps,
+    which does not shrink to a point where everything was accepted."""
+    curve = []
+    for position in report.curve(phase):
+        if position.judged < AT_LEAST:
+            break
+        low, high = wilson(position.accepted, position.judged)
+        if by_response := position.rate.interval():
+            low, high = min(low, by_response.low), max(high, by_response.high)
+        curve.append(_within(Interval(position.rate.value, low, high)))
+    return tuple(curve)
+
+
+def _within(interval: Interval) -> Interval:
+    """Cut to [0, 1], where a rate lies; the value stays inside, whatever rounding did to an end that equals it."""
+    value = interval.value
+    return Interval(value, max(0.0, min(value, interval.low)), min(1.0, max(value, interval.high)))
