@@ -16,6 +16,7 @@ from companion.cli.common import EXIT
 from companion.cli.decode import ceiling, generate, plan, reproduce
 from companion.cli.load import profile
 from companion.cli.measure import bench, evaluate, experiment
+from companion.cli.phase_hook import phase_hook
 from companion.cli.simulation import load_simulation
 from companion.cli.train import train
 
@@ -25,6 +26,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 for verb in (generate, ceiling, plan, reproduce, profile):
     app.command()(verb)
 experiment.command("load-simulation")(load_simulation)
+experiment.command("phase-hook")(phase_hook)
 app.add_typer(train, name="train")
 app.add_typer(evaluate, name="evaluate")
 app.add_typer(bench, name="bench")

@@ -1,0 +1,163 @@
+"""What a hook plans with, measured on prompts of their own: rates by phase from full drafts, and what rounds take."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import BaseModel
+
+import companion
+from companion.drafters.load import load_drafter
+from companion.engine.decode import Engine
+from companion.engine.draws import KeyedDraws, request_key
+from companion.engine.load import TextTarget, find_model
+from companion.engine.request import Request, StopRule
+from companion.experiments.phase_hook.design import ARGMAX
+from companion.phase.rates import Definition, MeasuredRates, PhaseRate
+from companion.phase.report import Report
+from companion.phase.sources import ledger_of_rounds
+from companion.phase.tracker import PhaseTracker
+from companion.protocols import Context, Drafter, Sampling
+from companion.provenance import collect
+from companion.resampling import Interval
+from companion.rounds import Rounds
+from companion.scheduling.capacity import Capacity, Curve
+from companion.scheduling.capacity_file import engine_version
+from companion.scheduling.fixed import FixedDepth
+from companion.training.corpus import Sample
+
+LEAST = 1e-9  # seconds: drafting that takes no longer than not drafting
+
+
+class StepCosts(BaseModel):
+    """Medians over rounds of one request: what a policy is told of this machine."""
+
+    verify: dict[int, float]  # tokens in the target's forward -> seconds
+    draft: list[float]  # seconds that drafting 1, 2, .. tokens adds to a round
+    other: float  # seconds of every round, drafting or not
+    rounds: int
+
+    def capacity(self) -> Capacity:
+        sizes = sorted(self.verify)
+        curve = Curve(tuple(sizes), tuple(self.verify[size] for size in sizes))
+        return Capacity(curve, tuple(Curve((1,), (seconds,)) for seconds in self.draft), self.other)
+
+
+def load(name: str, target: TextTarget) -> tuple[Drafter, dict[str, Any]]:
+    """A drafter by the design's name, and how it is described in a provenance."""
+    base = name.removesuffix(ARGMAX)
+    drafter = load_drafter(base, target, proposal="greedy" if name.endswith(ARGMAX) else "sampled")
+    if drafter is None:
+        raise ValueError("plain decoding has no depth to choose; name a drafter")
+    if base == "lookup":
+        return drafter, {"name": name, "revision": f"code {engine_version()}"}  # it has no weights
+    found = find_model("tiny-qwen3-draft" if base == "draft" else base).describe()
+    return drafter, {**found, "name": name}
+
+
+def request_of(
+    target: TextTarget, sample: Sample, number: int, sampling: Sampling, seed: int, max_new_tokens: int
+) -> Request:
+    """A request with thinking on; the same prompt and seed draw the same numbers in every run."""
+    ids = target.render(sample.prompt, thinking=True)
+    context = Context(number, ids, sampling, KeyedDraws(seed, request_key(ids, 0)))
+    return Request(context, len(ids), StopRule(max_new_tokens, target.eos_token_ids), PhaseTracker(target.tags, ids))
+
+
+def full_drafts(
+    target: TextTarget,
+    drafter: Drafter,
+    described: Mapping[str, Any],
+    samples: Sequence[Sample],
+    sampling: Sampling,
+    *,
+    max_new_tokens: int,
+    seed: int,
+) -> Report[Any]:
+    """A measured report of the drafter at its full depth, everything verified."""
+    results = companion.generate(
+        target,
+        drafter,
+        [sample.prompt for sample in samples],
+        **asdict(sampling),
+        thinking=True,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        labels=[{"prompt_id": f"{i}", "domain": s.domain, "mode": "think"} for i, s in enumerate(samples)],
+    )
+    record = collect(
+        target=target.source,
+        drafter=described,
+        thinking=True,
+        sampling=asdict(sampling),
+        seeds=[seed],
+        prompts=[sample.prompt for sample in samples],
+        depth=drafter.max_depth,
+        untrimmed=True,
+    )
+    return Report(ledger_of_rounds(Rounds((row for result in results for row in result.rounds), record)))
+
+
+def known_exactly(report: Report[Any], definition: Definition) -> MeasuredRates:
+    """The rates of a report as if its prompts were all there are: what an oracle knows."""
+    found = MeasuredRates.from_report(report, definition)
+
+    def exact(rate: PhaseRate) -> PhaseRate:
+        return PhaseRate(_point(rate.rate), None if rate.curve is None else tuple(map(_point, rate.curve)))
+
+    return MeasuredRates(found.origin, exact(found.think), exact(found.output), definition)
+
+
+def _point(interval: Interval) -> Interval:
+    return Interval(interval.value, interval.value, interval.value)
+
+
+def step_costs(
+    target: TextTarget,
+    drafter: Drafter,
+    samples: Sequence[Sample],
+    sampling: Sampling,
+    *,
+    rounds: int,
+    max_new_tokens: int,
+    seed: int,
+) -> StepCosts:
+    """Time rounds of one request at a time, the depths in turns, until each was asked for ``rounds`` times.
+
+    Verifying is timed by the tokens in the forward, which a drafter may leave below what it was asked for. All else of
+    a step is drafting, as the depth that was asked for makes it, but for what a step has that drafts nothing.
+    """
+    depths = range(drafter.max_depth + 1)
+    verify: defaultdict[int, list[float]] = defaultdict(list)
+    rest: defaultdict[int, list[float]] = defaultdict(list)
+    policy, number = FixedDepth(0), 0
+    while min(len(rest[d]) for d in depths) < rounds:
+        sample = samples[number % len(samples)]
+        request = request_of(target, sample, number, sampling, seed, max_new_tokens)
+        engine = Engine(target, drafter, policy, max_batch=1, capacity=request.prompt_length + max_new_tokens)
+        engine.submit(request)
+        step = number - 1  # the prefill, which decides nothing; prompts begin with different depths
+        while not request.finish_reason:
+            policy.depth = depths[step % len(depths)]
+            whole = request.room > policy.depth  # else the engine asks for less
+            started = time.perf_counter()
+            engine.step()
+            seconds = time.perf_counter() - started
+            step += 1
+            if whole and request.rounds:
+                row = request.rounds[-1]
+                verify[1 + row.verified].append(row.verify_seconds)
+                rest[policy.depth].append(seconds - row.verify_seconds)
+        number += 1
+    other = statistics.median(rest[0])
+    return StepCosts(
+        verify={size: statistics.median(times) for size, times in sorted(verify.items())},
+        draft=[max(LEAST, statistics.median(rest[d]) - other) for d in depths[1:]],
+        other=other,
+        rounds=sum(map(len, rest.values())),
+    )
