@@ -22,7 +22,7 @@ from companion.experiments.load.summary import Cell
 from companion.experiments.simulation import frontier, study, tables
 from companion.experiments.simulation.points import Estimate, Point, Served, estimate, loads
 from companion.experiments.simulation.replays import replays
-from companion.experiments.simulation.validation import bar, validate
+from companion.experiments.simulation.validation import bars, validate
 from companion.scheduling.capacity_file import FORMAT
 from companion.serving import Replay
 from companion.training.corpus import DOMAINS
@@ -236,11 +236,15 @@ def test_validation_sees_a_table_that_is_wrong(capacity: Path, recordings: tuple
     same = list(validate(real, lambda threads: clock, lambda name: served, [0, 1]))
     assert [v.policy for v in same] == ["plain", "fixed-3"]
     assert all(max(map(abs, (v.error, v.step_error, v.tau_error, v.budget_error))) < 1e-9 for v in same)
-    assert bar(same).verdict == "holds"
-    cells[0].tokens_per_second *= 1.2
+    assert max(abs(v.relative_error) for v in same) < 1e-9
+    assert [b.verdict for b in bars(same)] == ["holds", "holds"]
+    cells[0].tokens_per_second *= 1.3
     wrong = list(validate(real, lambda threads: clock, lambda name: served, [0, 1]))
-    assert bar(wrong).verdict == "fails"
-    assert bar([]).verdict == "inconclusive"
+    assert [b.verdict for b in bars(wrong)] == ["fails", "fails"]
+    cells[1].tokens_per_second *= 1.3
+    mood = list(validate(real, lambda threads: clock, lambda name: served, [0, 1]))
+    assert [b.verdict for b in bars(mood)] == ["fails", "holds"], "a machine in another mood favours no policy"
+    assert [b.verdict for b in bars([])] == ["inconclusive", "inconclusive"]
     assert not list(validate(real, lambda threads: clock, lambda name: None, [0, 1]))
 
 

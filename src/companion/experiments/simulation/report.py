@@ -138,7 +138,19 @@ def show(result: Result) -> None:
     _grid(
         console,
         "against the real engine",
-        ("setting", "threads", "at once", "policy", "real", "simulated", "error", "step", "tau", "policy's time"),
+        (
+            "setting",
+            "threads",
+            "at once",
+            "policy",
+            "real",
+            "simulated",
+            "error",
+            "relative",
+            "step",
+            "tau",
+            "policy's time",
+        ),
         [
             (
                 v.setting,
@@ -147,7 +159,7 @@ def show(result: Result) -> None:
                 v.policy,
                 f"{v.real:.0f}",
                 text(v.simulated, 0),
-                *(f"{100 * e:+.1f} %" for e in (v.error, v.step_error, v.tau_error)),
+                *(f"{100 * e:+.1f} %" for e in (v.error, v.relative_error, v.step_error, v.tau_error)),
                 f"{100 * v.policy_share:.1f} %",
             )
             for v in result.validated

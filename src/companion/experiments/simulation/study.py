@@ -27,7 +27,7 @@ from companion.experiments.simulation.points import ORACLE, SAME_STEP, Point, Se
 from companion.experiments.simulation.questions import Compared, Fair, Part, drifts, fairness, gaps, parts
 from companion.experiments.simulation.replays import of_mode, replays
 from companion.experiments.simulation.tables import Clock, cpu, gpu
-from companion.experiments.simulation.validation import Validated, bar, validate
+from companion.experiments.simulation.validation import Validated, bars, validate
 from companion.experiments.stored import read_result
 from companion.parallel import ordered_map
 from companion.provenance import collect, file_hash, write_json
@@ -110,11 +110,11 @@ def run(
     found = study.points(tables, workers)
     asked = study.questions(measured, workers)
     validated = [] if known is None else study.validated(known, capacity)
-    bars = [*_bars(found), bar(validated)]
+    judged = [*_bars(found), *bars(validated)]
     result = Result(
         config=config,
-        verdict=verdict(bars),
-        bars=bars,
+        verdict=verdict(judged),
+        bars=judged,
         tables={t.name: {"measured": t.measured, **t.capacity.provenance} for t in (*tables, _tiles())},
         points=found,
         agreements=list(agreements(found)),
