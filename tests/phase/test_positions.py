@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from phase.traces import PHASES, steps, two_phase_steps
 
 from companion.metrics import conditional_by_position
+from companion.phase.estimate import ratio
 from companion.phase.ledger import Step
 from companion.phase.positions import conditional_curve, matched_positions
 from companion.phase.sources import steps_of_rounds
@@ -93,5 +94,27 @@ def test_no_place_in_common_is_no_comparison():
     early, late = steps("oo oo", start=0), steps("oo oo", start=500)
     assert matched_positions(early, late, width=50) is None
     assert matched_positions([], late, width=50) is None
-    with pytest.raises(ValueError, match="width"):
-        matched_positions(early, late, width=0)
+    for options in ({"width": 0}, {"width": 50, "clusters": 0}):
+        with pytest.raises(ValueError, match="at least one"):
+            matched_positions(early, late, **options)
+
+
+def test_a_bin_needs_enough_clusters_on_both_sides():
+    """One response alone in a bin shows no spread there; its steps are left out, and the share says so."""
+    one = steps("oo oo", start=0) + steps("ooo o", start=0, cluster="b") + steps("oooo", start=500)
+    two = steps("o o", start=0, cluster="c") + steps("oo", start=0, cluster="d") + steps("o", start=500, cluster="c")
+    found = matched_positions(one, two, width=50)
+    assert (found.bins, found.first_covered, found.second_covered) == (1, 4 / 5, 3 / 4)
+    assert found.difference.value == pytest.approx(2 - 4 / 3)
+    assert matched_positions(one, two, width=50, clusters=1).bins == 2
+    assert matched_positions(one, two, width=50, clusters=3) is None
+
+
+def test_one_bin_of_everything_is_the_plain_difference():
+    rng = np.random.default_rng(2)
+    one = two_phase_steps(rng, responses=12, inside=0.3, outside=0.7, spread=0.1)
+    two = two_phase_steps(rng, responses=9, inside=0.3, outside=0.4, name="x", spread=0.1)
+    found = matched_positions(one, two, width=10**6).difference
+    plain = ratio((s.cluster, s.length, 1.0) for s in one) - ratio((s.cluster, s.length, 1.0) for s in two)
+    assert found.value == pytest.approx(plain.value)
+    assert (found.standard_error, found.df) == (pytest.approx(plain.standard_error), 8)

@@ -5,7 +5,6 @@ import pytest
 from phase.origins import FIXTURE, measured
 from phase.traces import steps, two_phase_steps
 
-from companion.accepted_length import tau
 from companion.phase.ledger import Ledger
 from companion.phase.rates import MeasuredRates, PhaseRate
 from companion.phase.report import Report
@@ -61,18 +60,13 @@ def test_a_rate_lies_inside_its_interval(one):
         PhaseRate(Interval(0.5, 0.4, 0.6), (Interval(*one),))
 
 
-def test_expected_tokens_come_from_the_curve_where_there_is_one():
-    assert OUTPUT.tokens_per_round(4) == pytest.approx(tau(0.8, 4))
-    assert OUTPUT.tokens_per_round(4, "low") == pytest.approx(tau(0.75, 4))
-    assert OUTPUT.tokens_per_round(0) == 1.0
-    curve = PhaseRate(Interval(0.8, 0.7, 0.9), (Interval(0.5, 0.4, 0.6), Interval(0.25, 0.1, 0.3)))
-    assert curve.tokens_per_round(0) == 1.0
-    assert curve.tokens_per_round(2) == pytest.approx(1 + 0.5 + 0.125)
-    assert curve.tokens_per_round(2, "low") == pytest.approx(1 + 0.4 + 0.04)
-    with pytest.raises(ValueError, match="known to depth 2"):
-        curve.tokens_per_round(3)
+def test_a_curve_is_no_longer_than_the_drafts_it_was_measured_on():
     with pytest.raises(ValueError, match="3 positions, but the run drafted 2"):
         MeasuredRates(measured(depth=2), PhaseRate(THINK.rate, (THINK.rate,) * 3), OUTPUT)
+    assert (
+        MeasuredRates(measured(depth=3), PhaseRate(THINK.rate, [THINK.rate] * 3), OUTPUT).think.curve
+        == (THINK.rate,) * 3
+    )
 
 
 def measured_report(rng, *, inside=0.3, outside=0.8, responses=30, **changes):
@@ -89,7 +83,6 @@ def test_rates_of_a_measured_report_hold_the_truth():
         assert phase.rate.high - phase.rate.low < 0.1
     assert len(rates.output.curve) == 7
     assert len(rates.think.curve) < 7  # nothing gets deep enough inside the span to know more
-    assert rates.output.tokens_per_round(7, "low") < tau(0.8, 7)
 
 
 def test_the_notes_rate_is_there_by_its_name_and_is_smaller():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from companion.phase.estimate import Estimate, combination, ratio
+from companion.phase.estimate import Estimate, from_residuals, ratio
 from companion.phase.ledger import Step
 from companion.phase.straddle import StraddlePolicy, shares
 from companion.phase.tracker import straddles
@@ -58,31 +58,29 @@ class Matched:
     second_covered: float
 
 
-def matched_positions(first: Iterable[Step], second: Iterable[Step], *, width: int) -> Matched | None:
+def matched_positions(
+    first: Iterable[Step], second: Iterable[Step], *, width: int, clusters: int = 2
+) -> Matched | None:
     """Mean accepted length of ``first`` minus ``second``, compared only where both have steps in the sequence.
 
-    Positions fall into bins of ``width`` tokens; a bin weighs as the smaller of its two step counts. So output steps
-    with thinking on, which come late, are held against those with thinking off that come as late. None where no bin has
-    steps of both; ValueError unless the width is at least 1.
+    Positions fall into bins of ``width`` tokens; a bin counts if each side has steps of ``clusters`` clusters in it,
+    and weighs as the smaller of its two step counts. So output steps with thinking on, which come late, are held
+    against those with thinking off that come as late. None where no bin counts; ValueError for a width or a number below 1.
     """
-    if width < 1:
-        raise ValueError(f"the width of a bin must be at least one token, got {width}")
+    if width < 1 or clusters < 1:
+        raise ValueError(f"a bin is at least one token wide and needs at least one cluster, got {width} and {clusters}")
     one, two = _by_bin(first, width), _by_bin(second, width)
-    shared = sorted(one.keys() & two.keys())
-    if not shared:
+    shared = [
+        place
+        for place in sorted(one.keys() & two.keys())
+        if min(len({s.cluster for s in side[place]}) for side in (one, two)) >= clusters
+    ]
+    weights = {place: min(len(one[place]), len(two[place])) for place in shared}
+    a, b = _weighted_mean(one, weights), _weighted_mean(two, weights)
+    if a is None or b is None:
         return None
-    total = sum(min(len(one[b]), len(two[b])) for b in shared)
-    means = {b: (ratio(_lengths(one[b])), ratio(_lengths(two[b]))) for b in shared}
-    return Matched(
-        difference=combination(
-            (min(len(one[b]), len(two[b])) / total, a - c)
-            for b, (a, c) in means.items()
-            if a is not None and c is not None
-        ),
-        bins=len(shared),
-        first_covered=sum(len(one[b]) for b in shared) / sum(map(len, one.values())),
-        second_covered=sum(len(two[b]) for b in shared) / sum(map(len, two.values())),
-    )
+    covered = [sum(len(side[place]) for place in shared) / sum(map(len, side.values())) for side in (one, two)]
+    return Matched(a - b, len(shared), *covered)
 
 
 def _by_bin(steps: Iterable[Step], width: int) -> dict[int, list[Step]]:
@@ -92,5 +90,13 @@ def _by_bin(steps: Iterable[Step], width: int) -> dict[int, list[Step]]:
     return dict(found)
 
 
-def _lengths(steps: Iterable[Step]) -> list[tuple[str, float, float]]:
-    return [(step.cluster, step.length, 1.0) for step in steps]
+def _weighted_mean(bins: Mapping[int, Sequence[Step]], weights: Mapping[int, int]) -> Estimate | None:
+    """Mean length of each bin, averaged with ``weights``; a cluster's term gathers its part in every bin."""
+    total, value = sum(weights.values()), 0.0
+    residuals: defaultdict[str, float] = defaultdict(float)
+    for place, weight in weights.items():
+        mean = sum(step.length for step in bins[place]) / len(bins[place])
+        value += weight / total * mean
+        for step in bins[place]:
+            residuals[step.cluster] += weight / total * (step.length - mean) / len(bins[place])
+    return from_residuals(value, residuals) if residuals else None

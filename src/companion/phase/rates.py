@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
-
-from companion.accepted_length import tau, tau_from_conditional
 from companion.metrics import wilson
 from companion.phase.origin import Measured, require_measured
 from companion.phase.report import Report
@@ -16,7 +13,6 @@ from companion.protocols import Phase, Sampling
 from companion.resampling import Interval
 
 Definition = Literal["solved", "token_acceptance"]
-End = Literal["low", "value", "high"]
 AT_LEAST = 30  # judged slots before a position counts as known
 
 
@@ -40,18 +36,6 @@ class PhaseRate:
                 )
         if self.curve is not None:
             object.__setattr__(self, "curve", tuple(self.curve))
-
-    def tokens_per_round(self, depth: int, end: End = "value") -> float:
-        """Expected tau of a draft of ``depth``: from the position curve, and from a where there is none.
-
-        ``end`` chooses the end of the interval; "low" is the conservative reading. ValueError where the curve ends
-        before ``depth``.
-        """
-        if self.curve is None:
-            return float(tau(getattr(self.rate, end), depth))
-        if depth > len(self.curve):
-            raise ValueError(f"the position curve is known to depth {len(self.curve)}; nothing is known at {depth}")
-        return float(tau_from_conditional(np.array([getattr(c, end) for c in self.curve[:depth]], dtype=float)))
 
 
 @dataclass(frozen=True, slots=True)

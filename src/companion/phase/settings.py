@@ -157,8 +157,10 @@ def _refuse_unknown(table: Mapping[str, Any], known: set[str], where: str) -> No
 
 
 def _typed(value: Any, kind: type, name: str) -> Any:
-    if type(value) is kind or (kind is float and type(value) is int):
-        return float(value) if kind is float else value
+    if type(value) is kind:
+        return value
+    if kind is float and type(value) is int:
+        return float(value)
     words = {bool: "true or false", int: "a whole number", float: "a number"}
     raise ValueError(f"{name} must be {words[kind]}, got {value!r}")
 
