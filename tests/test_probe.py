@@ -20,7 +20,7 @@ from companion.phase.exit_rules import (
     Watch,
     replay,
 )
-from companion.phase.probe import ProbeSettings, Sample, SpanClock, SpanProbe
+from companion.phase.probe import ProbeSettings, RunningMean, Sample, SpanClock, SpanProbe, Start
 from companion.phase.tracker import ThinkTokens
 
 OPEN, CLOSE, WORD, END = 1, 2, 3, 4
@@ -51,17 +51,21 @@ def test_defaults_and_start_are_the_notes() -> None:
     alpha=st.floats(0.01, 1.0),
     every=st.integers(1, 40),
     mean=st.sampled_from(["tokens", "samples"]),
+    begin=st.sampled_from(["prior", "sample"]),
 )
-def test_statistics_are_the_formulas(rows: list[tuple[float, float]], alpha: float, every: int, mean: str) -> None:
-    probe = SpanProbe(ProbeSettings(ema_alpha=alpha, probe_every=every, running_mean=mean))  # type: ignore[arg-type]
+def test_statistics_are_the_formulas(
+    rows: list[tuple[float, float]], alpha: float, every: int, mean: RunningMean, begin: Start
+) -> None:
+    probe = SpanProbe(ProbeSettings(ema_alpha=alpha, probe_every=every, running_mean=mean, start=begin))
     n = len(rows)
     for k, (mass, entropy) in enumerate(rows, start=1):
         probe.update(sample(k * every, mass, entropy))
     weights = [alpha * (1 - alpha) ** (n - k) for k in range(1, n + 1)]  # the recursions, solved
     start = (1 - alpha) ** n
     jumps = [float(entropy > 2.5) for _, entropy in rows]
-    mu = 0.5 * start + sum(w * mass for w, (mass, _) in zip(weights, rows, strict=True))
-    nu = 0.25 * start + sum(w * mass**2 for w, (mass, _) in zip(weights, rows, strict=True))
+    first = rows[0][0] if begin == "sample" else 0.5
+    mu = first * start + sum(w * mass for w, (mass, _) in zip(weights, rows, strict=True))
+    nu = first**2 * start + sum(w * mass**2 for w, (mass, _) in zip(weights, rows, strict=True))
     assert probe.mean == pytest.approx(mu)
     assert probe.variance == pytest.approx(max(nu - mu * mu, 0.0), abs=1e-12)
     assert probe.rpdi_local == pytest.approx(sum(w * j for w, j in zip(weights, jumps, strict=True)))
@@ -91,6 +95,10 @@ def test_a_mass_that_never_moves_converges_on_nothing() -> None:
     assert replay(rule, spaced(rule, 4000), 4000) == Exit("converged", 108 * 32)
     # the repair asks for readiness as well, and then silence is no reason to end
     assert replay(replace(rule, least_mean=0.01), spaced(rule, 4000), 4000) is None
+    # a start from the data alone is no repair: there never is a variance, and the floor is where it ends
+    fresh = replace(rule, settings=ProbeSettings(start="sample"))
+    assert replay(fresh, spaced(rule, 4000), 4000) == Exit("converged", 512)
+    assert replay(replace(fresh, least_mean=0.01), spaced(rule, 4000), 4000) is None
     # and a mass that is really there and still does converge under both
     ready = spaced(rule, 4000, mass=0.9)
     assert replay(rule, ready, 4000) == replay(replace(rule, least_mean=0.01), ready, 4000) is not None
@@ -245,6 +253,7 @@ def test_watching_never_fires() -> None:
         (lambda: ProbeSettings(probe_every=0), "probe_every"),
         (lambda: ProbeSettings(min_think_tokens=600, max_think_tokens=512), "max_think_tokens .* at least 600"),
         (lambda: ProbeSettings(running_mean="median"), "running_mean"),  # type: ignore[arg-type]
+        (lambda: ProbeSettings(start="zero"), "start must be 'prior'"),  # type: ignore[arg-type]
         (lambda: NoteExit(reasons=("hard_cap",)), "reasons"),
         (lambda: NoteExit(least_mean=1.5), "least_mean"),
         (lambda: FixedLength(-1), "tokens"),

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from companion.cli.common import EXIT
 from companion.cli.decode import ceiling, generate, plan, reproduce
+from companion.cli.forced_exit import forced_exit
 from companion.cli.load import profile
 from companion.cli.measure import bench, evaluate, experiment
 from companion.cli.phase_hook import phase_hook
@@ -25,6 +26,7 @@ __all__ = ["EXIT", "app", "main"]
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for verb in (generate, ceiling, plan, reproduce, profile):
     app.command()(verb)
+experiment.command("forced-exit")(forced_exit)
 experiment.command("load-simulation")(load_simulation)
 experiment.command("phase-hook")(phase_hook)
 app.add_typer(train, name="train")

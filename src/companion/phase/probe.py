@@ -12,7 +12,9 @@ with p at temperature 1. On entering the span mu = 0.5, nu = 0.25 and both RPDI 
   below the share of transitions and the ratio far above 1. That is how it was specified (``running_mean`` "tokens");
   "samples" divides by what was summed.
 * mu and nu start from a guess, not from data. Where e stays 0, as it does inside most of a span, Var[e] rises from 0 to
-  1/16 and then falls on its own, whatever the model does: low variance is no sign of readiness.
+  1/16 and then falls on its own, whatever the model does: low variance is no sign of readiness. ``start`` "sample"
+  begins with the first sample in the place of the guess; a mass that stays at 0 then has no variance at all, so that
+  only a demand on mu itself (`NoteExit.least_mean`) tells it from one that is there.
 
 `answer_entropy` is the other quantity that is called EAT (arXiv:2509.26522): the entropy of the token that follows a
 `</think>` appended to the text so far, and perhaps the first words of an answer. It takes rows of its own, which
@@ -29,6 +31,7 @@ from typing import Literal
 from companion.phase.tracker import PhaseTracker, ThinkTokens
 
 RunningMean = Literal["tokens", "samples"]
+Start = Literal["prior", "sample"]
 GLOBAL_AT_LEAST = 0.001  # below it the note's ratio is not formed
 
 
@@ -36,7 +39,8 @@ GLOBAL_AT_LEAST = 0.001  # below it the note's ratio is not formed
 class ProbeSettings:
     """The probe's numbers under the note's names, with its defaults. ValueError on values outside their range.
 
-    ``running_mean`` says what RPDI's global mean divides by: "tokens", as specified, or "samples", repaired.
+    ``running_mean`` says what RPDI's global mean divides by: "tokens", as specified, or "samples", repaired; ``start``
+    what mu and nu start from: "prior", 0.5 and 0.25 as specified, or the first "sample".
     """
 
     ema_alpha: float = 0.05
@@ -47,6 +51,7 @@ class ProbeSettings:
     max_think_tokens: int = 32_768
     probe_every: int = 32  # think tokens
     running_mean: RunningMean = "tokens"
+    start: Start = "prior"
 
     def __post_init__(self) -> None:
         if not 0.0 < self.ema_alpha <= 1.0:
@@ -56,8 +61,9 @@ class ProbeSettings:
                 raise ValueError(f"{name} must be a finite number >= 0, got {getattr(self, name)}")
         check_tokens(probe_every=(self.probe_every, 1), min_think_tokens=(self.min_think_tokens, 0))
         check_tokens(max_think_tokens=(self.max_think_tokens, max(1, self.min_think_tokens)))
-        if self.running_mean not in ("tokens", "samples"):
-            raise ValueError(f"running_mean must be 'tokens' (as specified) or 'samples', got {self.running_mean!r}")
+        for name, known in (("running_mean", ("tokens", "samples")), ("start", ("prior", "sample"))):
+            if (given := getattr(self, name)) not in known:
+                raise ValueError(f"{name} must be {known[0]!r} (as specified) or {known[1]!r}, got {given!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,8 @@ class SpanProbe:
                 "probability and a finite number of nats: the model's logits are broken"
             )
         alpha, self.samples = self.settings.ema_alpha, self.samples + 1
+        if self.samples == 1 and self.settings.start == "sample":
+            self.mean, self.second_moment = sample.mass, sample.mass**2
         self.mean += alpha * (sample.mass - self.mean)
         self.second_moment += alpha * (sample.mass**2 - self.second_moment)
         transition = float(sample.entropy > self.settings.transition_entropy_threshold)

@@ -1,0 +1,1 @@
+"""Answer accuracy against think length, without and with forced exit."""
