@@ -27,7 +27,7 @@ hook could unlearn: rates were measured offline, and the phase alone, which is t
 when drafting goes on. What the drafter has not read by then it reads with its first draft.
 
 **Time** is the note's line with its placeholders (`companion.planning.CostModel`), or a measured capacity, in which a
-depth-0 step pays for no drafting; only the latter can promise to be no slower than plain decoding.
+depth-0 step pays for no drafting; only the latter knows where plain decoding is faster.
 """
 
 from __future__ import annotations
