@@ -119,3 +119,11 @@ def test_another_set_gives_its_test_split_and_its_domains(monkeypatch: pytest.Mo
     with_datasets(monkeypatch, ConnectionError("no route\nlong story"))
     with pytest.raises(ValueError, match=r"cannot get the data set 'someone/set' \(no route\)"):
         load_prompts(["someone/set"], 5)
+
+
+def test_topics_of_one_domain_can_be_domains() -> None:
+    found = load_prompts(["held-out/chat"], 4, seed=1)
+    known = {s.prompt: s.family for s in held_out_samples("chat", "think", 32, seed=1)}
+    assert len(found.domains) >= 3
+    assert set(found.counts.values()) == {4}
+    assert all(known[p.text] == p.domain for p in found.prompts)

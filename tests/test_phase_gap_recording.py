@@ -268,6 +268,7 @@ def test_drafters_are_named_after_their_training(tmp_path: Path) -> None:
         ("dspark-think-5", 2, 0.05),
         ("eagle3", 0, 0.05),
     ]
+    assert [d.family == found[2].family for d in found] == [False, False, True, True]  # here the shares alone differ
     with pytest.raises(ValueError, match="eagle3-0 was given twice"):
         find_drafters([str(tmp_path / "eagle3-0" / "model")], tmp_path)
     with pytest.raises(ValueError, match="'lookup' cannot take part"):

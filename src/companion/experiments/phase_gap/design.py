@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -45,6 +46,7 @@ class Drafter(BaseModel, frozen=True):
     seed: int
     model: str
     think_share: float | None  # of its training traces, by its recipe; None: its folder does not say
+    family: str | None  # drafters that differ by that share, and the seed, alone
 
     @property
     def label(self) -> str:
@@ -80,7 +82,7 @@ def find_drafters(names: Sequence[str], zoo: Path | None = None) -> list[Drafter
     found = [_drafter(name) for name in names]
     if zoo is not None:
         found += [
-            Drafter(name=r.name, seed=r.seed, model=str(r.folder), think_share=_think_share(r.folder))
+            Drafter(name=r.name, seed=r.seed, model=str(r.folder), **_training(r.folder))
             for r in finished_runs(zoo)
             if r.folder is not None
         ]
@@ -99,19 +101,24 @@ def _drafter(name: str) -> Drafter:
     if name not in DRAFTERS and folder.is_dir():
         recipe, seed = folder.parent.name.rpartition("-")[::2]
         if folder.name == "model" and recipe and seed.isdigit():
-            return Drafter(name=recipe, seed=int(seed), model=name, think_share=_think_share(folder))
-        return Drafter(name=folder.resolve().name, seed=0, model=name, think_share=_think_share(folder))
-    share = _think_share(find_model(name).path) if name in DRAFTERS else None
-    return Drafter(name=name.rpartition("/")[2], seed=0, model=name, think_share=share)
+            return Drafter(name=recipe, seed=int(seed), model=name, **_training(folder))
+        return Drafter(name=folder.resolve().name, seed=0, model=name, **_training(folder))
+    training = _training(find_model(name).path) if name in DRAFTERS else _training(None)
+    return Drafter(name=name.rpartition("/")[2], seed=0, model=name, **training)
 
 
-def _think_share(folder: Path) -> float | None:
-    """Of the traces a drafter was trained on, as the recipe beside its weights has it."""
+def _training(folder: Path | None) -> dict[str, Any]:
+    """Share of thinking traces and family of a drafter, by the recipe beside its weights; None where there is none."""
+    unknown = {"think_share": None, "family": None}
+    if folder is None:
+        return unknown
     try:
         recipe: dict[str, Any] = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
-        return float(recipe["traces"]["think_share"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        share = float(recipe["traces"].pop("think_share"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return unknown
+    rest = json.dumps({k: v for k, v in recipe.items() if k != "seed"}, sort_keys=True)
+    return {"think_share": share, "family": hashlib.sha256(rest.encode()).hexdigest()[:12]}
 
 
 def check(config: Config) -> None:

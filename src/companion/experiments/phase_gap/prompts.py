@@ -7,6 +7,7 @@ names math500, gsm8k and mt-bench; tiny-qwen3 has its three held-out domains in 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ PROTOCOL = {
     "gsm8k": ("openai/gsm8k", "main", "test", "question"),
     "mt-bench": ("HuggingFaceH4/mt_bench_prompts", None, "train", "prompt"),
 }
+TOPICS = 8  # times as many prompts of one domain are made as are wanted of each topic; those with fewer are left out
 COLUMNS = ("prompt", "problem", "question", "instruction")  # looked for in this order in any other data set
 
 
@@ -57,8 +59,9 @@ class PromptSet:
 
 
 def load_prompts(sources: Sequence[str], per_domain: int, seed: int = 0) -> PromptSet:
-    """``per_domain`` prompts of each domain of all ``sources``: "held-out", a JSONL file, a name of the protocol's
-    (math500, gsm8k, mt-bench), or a data set's id on the hub.
+    """``per_domain`` prompts of each domain of all ``sources``: "held-out", "held-out/chat" (its topics as domains; or
+    those of math or code), a JSONL file, a name of the protocol's (math500, gsm8k, mt-bench), or a data set's id on the
+    hub.
 
     A set has fewer of a domain where it holds fewer. ``seed`` chooses the held-out ones alone: files and data sets are
     taken from their start. ValueError, one sentence, for what cannot be read, for a domain with fewer than two prompts
@@ -104,6 +107,12 @@ def _read(source: str, per_domain: int, seed: int) -> Iterator[tuple[str, str]]:
         for domain in DOMAINS:
             for sample in held_out_samples(domain, "think", per_domain, seed=seed):
                 yield domain, sample.prompt
+    elif kind := next((domain for domain in DOMAINS if source == f"{HELD_OUT}/{domain}"), None):
+        samples = held_out_samples(kind, "think", TOPICS * per_domain, seed=seed)
+        sizes = Counter(sample.family for sample in samples)
+        for sample in samples:
+            if sizes[sample.family] >= per_domain:
+                yield sample.family, sample.prompt
     elif Path(source).exists() or source.endswith((".jsonl", ".json")):
         yield from _read_file(Path(source))
     else:

@@ -104,6 +104,7 @@ def identity(config: Config, prompts: PromptSet, arm: Arm) -> dict[str, Any]:
             "drafter_name": drafter.name,
             "drafter_seed": drafter.seed,
             "think_share": drafter.think_share,
+            "family": drafter.family,
             "prompts": prompts.counts,
             "source": prompts.source,
             "max_new_tokens": config.max_new_tokens,
@@ -163,7 +164,7 @@ def _record_arm(
         with RoundsWriter(raw, header | {"kept": kept}) as writer:
             done = {prompt_id for prompt_id, _ in writer.done}
             for chunk in _unfinished(prompts, config, done, bar):
-                for result, number in _decode(target, drafter, prompts, chunk, config, arm):
+                for result, number in decode(target, drafter, prompts, chunk, config, arm):
                     name = chunk.prompt_id(number)
                     if config.keep_text and name not in written:
                         append_rows(texts, [Text(prompt_id=name, text=result.text)])
@@ -195,7 +196,7 @@ def _unfinished(prompts: PromptSet, config: Config, done: set[str | None], bar: 
             yield chunk
 
 
-def _decode(
+def decode(
     target: TextTarget, drafter: protocols.Drafter, prompts: PromptSet, chunk: Chunk, config: Config, arm: Arm
 ) -> Iterator[tuple[GenerationResult, int]]:
     """Responses of a group with their prompts' numbers, as they end."""
