@@ -196,7 +196,7 @@ def test_one_exit_a_response_and_nested_openings() -> None:
 
 
 def test_a_span_that_ended_by_itself_leaves_the_rule_armed_and_fresh() -> None:
-    rule = AnswerSettled(threshold=1e-3, probe_every=1)
+    rule = AnswerSettled(threshold=10.0, probe_every=1)  # fires at the second sample of a span, whatever it is
     control = ExitControl(rule, TAGS)
     for token in (OPEN, WORD):
         control.push(token)
@@ -206,7 +206,7 @@ def test_a_span_that_ended_by_itself_leaves_the_rule_armed_and_fresh() -> None:
         control.push(token)
     assert control.decide(sample(1, **{"": 0.5})) is None  # the first sample of a new span again
     control.push(WORD)
-    assert control.decide(sample(2, **{"": 0.5})) is None  # v is still on its way from m = 0
+    assert control.decide(sample(2, **{"": 0.5})) == Exit("answer_settled", 2)
     assert control.clock.spans == 2
 
 
@@ -227,17 +227,20 @@ def test_answer_rules() -> None:
 
     certain = AnswerCertain(0.1, min_think_tokens=16, probe_every=8)
     assert replay(certain, [row(8, 0.0), row(16, 0.2), row(24, 0.05), row(32, 0.0)], 32) == Exit("answer_certain", 24)
-    values = [2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-    mean, spread, k = 0.0, 0.0, 0
-    for k, x in enumerate(values, start=1):  # the recursion by hand
-        mean = 0.5 * mean + 0.5 * x
-        spread = 0.5 * spread + 0.5 * (x - mean) ** 2
-        if k > 1 and spread / (1 - 0.5**k) < 0.01:
-            break
+    values = [2.0] + [1.0] * 11
+    stops = []
+    for corrected in (True, False):  # the recursion by hand; without the correction it would stop one sample early
+        mean, spread, k = 0.0, 0.0, 0
+        for k, x in enumerate(values, start=1):
+            mean = 0.8 * mean + 0.2 * x
+            spread = 0.8 * spread + 0.2 * (x - mean) ** 2
+            if k > 1 and spread / (1 - 0.8**k if corrected else 1) < 0.2:
+                break
+        stops.append(k)
+    assert stops == [8, 7]
     rows = [row(8 * i, x) for i, x in enumerate(values, start=1)]
-    assert 2 < k < len(values)
-    assert replay(AnswerSettled(0.01, alpha=0.5, probe_every=8), rows, 80) == Exit("answer_settled", 8 * k)
-    assert replay(AnswerSettled(0.01, 0.5, min_think_tokens=72, probe_every=8), rows, 80) == Exit("answer_settled", 72)
+    assert replay(AnswerSettled(0.2, 0.2, probe_every=8), rows, 96) == Exit("answer_settled", 64)
+    assert replay(AnswerSettled(0.2, 0.2, min_think_tokens=72, probe_every=8), rows, 96) == Exit("answer_settled", 72)
 
 
 def test_watching_never_fires() -> None:
