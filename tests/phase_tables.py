@@ -54,6 +54,7 @@ def table(
     confidence: Mapping[str, float] | None = None,  # side -> c of every slot
     straddling: bool = False,
     thinking: bool = True,
+    spread: float = 0.0,  # what every other prompt's rates are higher by, and the rest lower
     **changed: Any,
 ) -> Rounds:
     """``rates`` by domain. Every response has ``rounds`` steps a side; the one between the sides may straddle."""
@@ -65,7 +66,7 @@ def table(
                 position, numbered = 10, 0
                 for side in sides if thinking or mode == "no_think" else ("output",):
                     for step in range(rounds):
-                        accepted = int((draw.random(DEPTH) < own[side]).cumprod().sum())
+                        accepted = int((draw.random(DEPTH) < own[side] + spread * (-1) ** number).cumprod().sum())
                         phase: Phase = "think" if side == "think" else "output"
                         phases = [phase] * (accepted + 1)
                         if straddling and side == "think" and step == rounds - 1 and accepted:

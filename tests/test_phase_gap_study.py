@@ -27,6 +27,12 @@ def inside(contrast: Contrast, value: float) -> bool:
     return contrast.low is not None and contrast.high is not None and contrast.low <= value <= contrast.high
 
 
+def half_width(contrast: Contrast) -> float:
+    assert contrast.low is not None
+    assert contrast.high is not None
+    return (contrast.high - contrast.low) / 2
+
+
 @pytest.mark.parametrize(
     ("rates", "expected"),
     [
@@ -83,13 +89,14 @@ def test_steps_across_the_boundary_are_counted_and_stop_the_verdict_above_the_li
 
 
 def test_the_control_pairs_conditions_by_prompt() -> None:
-    """A prompt that is easy is so with thinking on and off: the paired interval is far shorter than two apart."""
-    made = table(same(0.4, 0.4, 0.4), prompts=40)
-    gap = next(gaps(made))
+    """A prompt that is easy is so with thinking on and off: paired, the difference is known far better than apart."""
+    gap = next(gaps(table(same(0.5, 0.5, 0.5), prompts=40, spread=0.35)))
+    apart = np.hypot(*(half_width(side.length) for side in (gap.think, gap.off)))
+    assert half_width(gap.think_minus_off) < 0.6 * apart
     assert inside(gap.think_minus_off, 0.0)
     assert inside(gap.output_minus_off, 0.0)
-    hard = table(same(0.1, 0.4, 0.4), prompts=40)
-    assert not inside(next(gaps(hard)).think_minus_off, 0.0)
+    hard = next(gaps(table(same(0.2, 0.5, 0.5), prompts=40)))
+    assert not inside(hard.think_minus_off, 0.0)
 
 
 def test_matched_positions_compare_only_where_both_have_steps() -> None:

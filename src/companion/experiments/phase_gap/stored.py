@@ -25,7 +25,7 @@ from companion.compact import (
     write_columns,
 )
 from companion.metrics import by_prompt
-from companion.rounds import Round, Rounds, comparable
+from companion.rounds import Rounds, comparable
 
 CONFIDENCE = "companion.confidence/1"
 STEPS = 200  # of a stored confidence, from 0 to 1; a bin of a reliability diagram holds ten of them
@@ -33,13 +33,12 @@ COMMAND = "companion experiment phase-gap"
 
 
 def save_arm(rounds: Rounds, path: Path, *, confidence: bool) -> None:
-    """Responses by prompt; the confidences first, so that the rounds' file says that both are whole.
+    """The confidences first, so that the rounds' file says that both are whole.
 
     ValueError when a round of a response is missing, or when the drafts were trimmed.
     """
     check_untrimmed(path, rounds)
-    responses = sorted(by_prompt(rounds).values(), key=lambda rows: _place(rows[0]))
-    rows = list(chain.from_iterable(responses))
+    rows = list(chain.from_iterable(by_prompt(rounds).values()))  # as `save_compact` has them
     if confidence and any(r.confidence for r in rows):
         values = (round(STEPS * c) for r in rows for c in r.confidence or ())
         slots = (len(r.confidence or ()) for r in rows)
@@ -50,11 +49,6 @@ def save_arm(rounds: Rounds, path: Path, *, confidence: bool) -> None:
         confidence_path(path).unlink(missing_ok=True)
     bare = (replace(r, entropy=[], confidence=None, batch=1) for r in rows)
     save_compact(Rounds(bare, rounds.provenance), path)
-
-
-def _place(row: Round) -> tuple[str, str, int]:
-    domain, mode, number = str(row.prompt_id).rsplit("/", 2)
-    return domain, mode, int(number)
 
 
 def confidence_path(path: Path) -> Path:
