@@ -13,7 +13,7 @@ from companion.cli.common import Device, Json, Output, TargetName, report, resum
 def forced_exit(
     target: TargetName = "tiny-qwen3",
     tuning: Annotated[int, typer.Option(help="Prompts per domain on which settings are chosen.")] = 50,
-    judging: Annotated[int, typer.Option(help="Other prompts per domain, on which they are judged.")] = 140,
+    judging: Annotated[int, typer.Option(help="Other prompts per domain, on which they are judged.")] = 120,
     seeds: Annotated[
         list[int] | None, typer.Option("--seed", help="Sampling seed; may be repeated. Default: 0 and 1.")
     ] = None,

@@ -49,7 +49,7 @@ class Config(BaseModel):
     target: str = "tiny-qwen3"
     device: str = "cpu"
     tuning: int = 50
-    judging: int = 140
+    judging: int = 120
     seeds: tuple[int, ...] = (0, 1)
     probe_every: int = 8
     temperature: float = 0.7
