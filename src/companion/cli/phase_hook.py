@@ -20,8 +20,9 @@ def phase_hook(
         ),
     ] = None,
     temperature: Annotated[list[float] | None, typer.Option(help="May be repeated; default: 0 and 1.")] = None,
-    prompts: Annotated[int, typer.Option(help="Judged prompts of each domain.")] = 6,
+    prompts: Annotated[int, typer.Option(help="Judged prompts of each domain.")] = 5,
     repeats: Annotated[int, typer.Option(help="Answers to each of them.")] = 1,
+    threads: Annotated[int, typer.Option(help="Of torch, on a CPU.")] = 1,
     rows: Annotated[
         Path | None, typer.Option(help="One line a drafter and temperature; a killed run goes on from it.")
     ] = None,
@@ -36,7 +37,7 @@ def phase_hook(
 
     given = {"drafters": drafter, "temperatures": temperature}
     chosen = {name: tuple(values) for name, values in given.items() if values}
-    config = study.Config(target=target, prompts=prompts, repeats=repeats, device=device, seed=seed)
+    config = study.Config(target=target, prompts=prompts, repeats=repeats, threads=threads, device=device, seed=seed)
     config = (config.quick() if quick else config).model_copy(update=chosen)
     with resumable("the drafters and temperatures that were done are kept"):
         result = study.run(output, rows, config)

@@ -35,8 +35,9 @@ class Config(BaseModel):
     )
     temperatures: tuple[float, ...] = (0.0, 1.0)
     device: str = "cpu"
+    threads: int = 1
     fitted: int = 12
-    prompts: int = 6
+    prompts: int = 5
     repeats: int = 1
     timed_rounds: int = 60  # of every depth, for the costs
     max_new_tokens: int = 400
@@ -58,7 +59,14 @@ def check(config: Config) -> None:
             raise ValueError(f"{name} were given twice: {list(values)}")
     if "none" in config.drafters:
         raise ValueError("drafter 'none' is plain decoding, which every drafter is compared with already: leave it out")
-    for name, least in (("fitted", 2), ("prompts", 2), ("repeats", 1), ("timed_rounds", 3), ("max_new_tokens", 2)):
+    for name, least in (
+        ("threads", 1),
+        ("fitted", 2),
+        ("prompts", 2),
+        ("repeats", 1),
+        ("timed_rounds", 3),
+        ("max_new_tokens", 2),
+    ):
         if getattr(config, name) < least:
             raise ValueError(f"{name} must be at least {least}, got {getattr(config, name)}")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
+import random
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel
 
 import companion
@@ -35,7 +36,8 @@ LEAST = 1e-9  # seconds: drafting that takes no longer than not drafting
 
 
 class StepCosts(BaseModel):
-    """Medians over rounds of one request: what a policy is told of this machine."""
+    """Lower quartiles over rounds of one request: what a policy is told of this machine. What else it does adds time to
+    some rounds and takes none away, and would add it to some depths and not to others."""
 
     verify: dict[int, float]  # tokens in the target's forward -> seconds
     draft: list[float]  # seconds that drafting 1, 2, .. tokens adds to a round
@@ -127,7 +129,7 @@ def step_costs(
     max_new_tokens: int,
     seed: int,
 ) -> StepCosts:
-    """Time rounds of one request at a time, the depths in turns, until each was asked for ``rounds`` times.
+    """Time rounds of one request at a time, the depths in a random order, until each was asked for ``rounds`` times.
 
     Verifying is timed by the tokens in the forward, which a drafter may leave below what it was asked for. All else of
     a step is drafting, as the depth that was asked for makes it, but for what a step has that drafts nothing.
@@ -135,29 +137,33 @@ def step_costs(
     depths = range(drafter.max_depth + 1)
     verify: defaultdict[int, list[float]] = defaultdict(list)
     rest: defaultdict[int, list[float]] = defaultdict(list)
-    policy, number = FixedDepth(0), 0
+    policy, order, number = FixedDepth(0), random.Random(seed), 0
+    turns: list[int] = []
     while min(len(rest[d]) for d in depths) < rounds:
         sample = samples[number % len(samples)]
         request = request_of(target, sample, number, sampling, seed, max_new_tokens)
         engine = Engine(target, drafter, policy, max_batch=1, capacity=request.prompt_length + max_new_tokens)
         engine.submit(request)
-        step = number - 1  # the prefill, which decides nothing; prompts begin with different depths
         while not request.finish_reason:
-            policy.depth = depths[step % len(depths)]
+            turns = turns or order.sample(depths, len(depths))
+            policy.depth = turns.pop()
             whole = request.room > policy.depth  # else the engine asks for less
             started = time.perf_counter()
             engine.step()
             seconds = time.perf_counter() - started
-            step += 1
             if whole and request.rounds:
                 row = request.rounds[-1]
                 verify[1 + row.verified].append(row.verify_seconds)
                 rest[policy.depth].append(seconds - row.verify_seconds)
         number += 1
-    other = statistics.median(rest[0])
+    other = _quartile(rest[0])
     return StepCosts(
-        verify={size: statistics.median(times) for size, times in sorted(verify.items())},
-        draft=[max(LEAST, statistics.median(rest[d]) - other) for d in depths[1:]],
+        verify={size: _quartile(times) for size, times in sorted(verify.items())},
+        draft=[max(LEAST, _quartile(rest[d]) - other) for d in depths[1:]],
         other=other,
         rounds=sum(map(len, rest.values())),
     )
+
+
+def _quartile(seconds: Sequence[float]) -> float:
+    return float(np.quantile(seconds, 0.25))

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import BaseModel
 from tqdm import tqdm
 
@@ -88,14 +89,18 @@ def run(output: Path | None = None, rows: Path | None = None, config: Config | N
         "drafters": list(described.values()),
         "config": config.model_dump(mode="json", exclude={"resamples"}),
         "engine_version": engine_version(),
-        "system": system(),
+        "system": {k: v for k, v in system().items() if k != "threads"},
     }
     path = rows or Path("runs") / "phase_hook" / "cases.jsonl"
     done = resume_rows(path, identity, Case)
-    load_average = [os.getloadavg()[0]]
-    for case in _missing(config, target, described, done):
-        append_rows(path, [case])
-        done.append(case)
+    load_average, before = [os.getloadavg()[0]], torch.get_num_threads()
+    torch.set_num_threads(config.threads)
+    try:
+        for case in _missing(config, target, described, done):
+            append_rows(path, [case])
+            done.append(case)
+    finally:
+        torch.set_num_threads(before)
     load_average.append(os.getloadavg()[0])
     known = [cell for case in done for cell in cells(case.drafter, case.temperature, case.answers)]
     found = [
