@@ -113,7 +113,8 @@ def test_equivalence_is_two_one_sided_tests():
     assert shown.p == pytest.approx(max(above, below))
     assert not equivalence(near, 0.05).equivalent
     far = of([1.0, 1.1, 0.9, 1.0])
-    assert not equivalence(far, 0.25).equivalent
+    for side in (far, far * -1.0):
+        assert not equivalence(side, 0.25).equivalent
     noisy = of([5.0, -5.0, 4.0, -4.0])  # no difference found, and yet no equality shown
     assert noisy.p_value() > 0.05
     assert not equivalence(noisy, 0.25).equivalent

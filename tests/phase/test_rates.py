@@ -6,7 +6,7 @@ from phase.origins import FIXTURE, measured
 from phase.traces import steps, two_phase_steps
 
 from companion.phase.ledger import Ledger
-from companion.phase.rates import MeasuredRates, PhaseRate
+from companion.phase.rates import AT_LEAST, MeasuredRates, PhaseRate
 from companion.phase.report import Report
 from companion.protocols import Sampling
 from companion.resampling import Interval
@@ -76,13 +76,15 @@ def measured_report(rng, *, inside=0.3, outside=0.8, responses=30, **changes):
 
 
 def test_rates_of_a_measured_report_hold_the_truth():
-    rates = MeasuredRates.from_report(measured_report(np.random.default_rng(0)))
+    report = measured_report(np.random.default_rng(0))
+    rates = MeasuredRates.from_report(report)
     for phase, truth in ((rates.think, 0.3), (rates.output, 0.8)):
         assert phase.rate.low < truth < phase.rate.high
         assert phase.curve[0].low < truth < phase.curve[0].high
         assert phase.rate.high - phase.rate.low < 0.1
     assert len(rates.output.curve) == 7
-    assert len(rates.think.curve) < 7  # nothing gets deep enough inside the span to know more
+    known = [position.judged >= AT_LEAST for position in report.curve("think")]
+    assert len(rates.think.curve) == sum(known) < len(known)  # some drafts got deeper, too few to know a rate by
 
 
 def test_the_notes_rate_is_there_by_its_name_and_is_smaller():
