@@ -65,7 +65,8 @@ def matched_positions(
 
     Positions fall into bins of ``width`` tokens; a bin counts if each side has steps of ``clusters`` clusters in it,
     and weighs as the smaller of its two step counts. So output steps with thinking on, which come late, are held
-    against those with thinking off that come as late. None where no bin counts; ValueError for a width or a number below 1.
+    against those with thinking off that come as late. None where no bin counts; ValueError for a width or a number of
+    clusters below 1.
     """
     if width < 1 or clusters < 1:
         raise ValueError(f"a bin is at least one token wide and needs at least one cluster, got {width} and {clusters}")
