@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from phase.traces import steps, two_phase_steps
 
 from companion.accepted_length import solve_acceptance, tau
+from companion.phase.estimate import ratio
 from companion.phase.iid import solved_rate
 from companion.phase.ledger import Step
 
@@ -39,7 +40,6 @@ def test_steps_without_drafts_and_steps_cut_short_say_nothing():
     cut = Step("a", ("output",) * 2, 7, 2)
     assert solved_rate(weighted([cut])) is None
     assert solved_rate(weighted([*steps("ooo oo"), cut])) == solved_rate(weighted(steps("ooo oo")))
-    assert solved_rate([*weighted(steps("ooo oo")), (steps("o")[0], 0.0)]) == solved_rate(weighted(steps("ooo oo")))
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.8])
@@ -52,6 +52,14 @@ def test_the_notes_rate_is_not_the_planners(rate):
     notes = sum(s.length for s in drawn) / sum(s.proposed + 1 for s in drawn)
     assert notes == pytest.approx(float(tau(rate, 7)) / 8, abs=0.02)
     assert notes < found.value - 0.1
+
+
+def test_its_error_is_that_of_the_mean_over_the_slope_of_tau():
+    """With equal proposals the rate is a function of the mean alone, so the delta method is exact to first order."""
+    drawn = two_phase_steps(np.random.default_rng(1), responses=10, inside=0.6, outside=0.6)
+    found, mean = solved_rate(weighted(drawn)), ratio((s.cluster, s.length, 1.0) for s in drawn)
+    slope = (float(tau(found.value + 1e-6, 7)) - float(tau(found.value - 1e-6, 7))) / 2e-6
+    assert found.standard_error == pytest.approx(mean.standard_error / slope, rel=1e-6)
 
 
 def test_its_interval_covers():

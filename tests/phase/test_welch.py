@@ -48,6 +48,12 @@ def test_nothing_to_test(one, other):
     assert welch(Moments.of(other), Moments.of(one)) is None
 
 
+def test_one_arm_without_spread_is_still_a_test():
+    for one, other in (([2, 2, 2], [3, 5, 7]), ([3, 5, 7], [2, 2, 2])):
+        found = welch(Moments.of(one), Moments.of(other))
+        assert (found.standard_error, found.df) == pytest.approx((math.sqrt(4 / 3), 2))
+
+
 def test_an_empty_arm_has_no_moments_and_one_step_no_variance():
     assert Moments.of([]) is None
     assert Moments.of([1, 2], [0, 0]) is None

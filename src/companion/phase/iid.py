@@ -27,7 +27,7 @@ def solved_rate(weighted: Sequence[tuple[Step, float]]) -> Estimate | None:
 
     None where no whole step proposed anything: a rate of drafts needs drafts.
     """
-    used = [(step, weight) for step, weight in weighted if step.whole and step.proposed and weight]
+    used = [(step, weight) for step, weight in weighted if step.whole and step.proposed]
     if not used:
         return None
     by_depth: defaultdict[int, float] = defaultdict(float)
