@@ -106,7 +106,9 @@ def test_a_bin_needs_enough_clusters_on_both_sides():
     found = matched_positions(one, two, width=50)
     assert (found.bins, found.first_covered, found.second_covered) == (1, 4 / 5, 3 / 4)
     assert found.difference.value == pytest.approx(2 - 4 / 3)
-    assert matched_positions(one, two, width=50, clusters=1).bins == 2
+    both = matched_positions(one, two, width=50, clusters=1)
+    assert both.bins == 2  # of 4 and 3 steps, and of 1 and 1: they weigh as 3 to 1
+    assert both.difference.value == pytest.approx((3 * (2 - 4 / 3) + 1 * (4 - 1)) / 4)
     assert matched_positions(one, two, width=50, clusters=3) is None
 
 

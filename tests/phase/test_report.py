@@ -29,6 +29,8 @@ def test_clean_boundary():
     assert found.output.mean_length.value == 3.5
     assert found.think.token_acceptance.value == 6 / (4 * 8)
     assert found.output.token_acceptance.value == 14 / (4 * 8)
+    assert found.think.accepted_per_judged.value == 2 / 6
+    assert found.output.accepted_per_judged.value == 10 / 14
     assert found.think.standard_deviation == pytest.approx(math.sqrt(1 / 3))
     assert found.test.difference == -2.0
     assert found.test.cohens_d == pytest.approx(-2 / math.sqrt(1 / 3))
@@ -155,6 +157,9 @@ def test_between_domain_gap():
     assert between_domain_gap(ledger) == 4 - 1.5
     assert between_domain_gap(ledger, "think") == 4 - 2
     assert between_domain_gap(ledger, "output") == 4 - 1
+    across = ledger.record(steps("tooooooo", domain="chat"))
+    assert between_domain_gap(across) == 4 - 2
+    assert between_domain_gap(across, "think") == 4 - 2  # a straddling step lies wholly in neither
     with pytest.raises(ValueError, match="at least two, got math"):
         between_domain_gap(ledger.domain("math"))
     with pytest.raises(ValueError, match="at least two, got none"):
