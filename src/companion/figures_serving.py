@@ -139,6 +139,10 @@ def validation(result: Result) -> Figure:
     ax.fill_between(ends, [0.9 * e for e in ends], [1.1 * e for e in ends], color=figures.GREY, alpha=0.2, linewidth=0)
     ax.plot(ends, ends, color=figures.GREY, linewidth=1)
     ax.set(xlabel="real engine, tokens per second", ylabel="simulated", xscale="log", yscale="log")
+    ticks = [t for t in (100, 200, 300, 500, 1000, 2000, 3000, 5000, 10000) if 0.7 * ends[0] <= t <= 1.3 * ends[1]]
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_ticks(ticks, [str(t) for t in ticks])
+    ax.minorticks_off()
     figures.legend_below(fig, ax.get_legend_handles_labels()[0])
     return fig
 
