@@ -103,6 +103,10 @@ class Capacity:
         known = len(self.draft) if depth is None else min(depth, len(self.draft))
         return float(self.draft[known - 1](requests))
 
+    def __hash__(self) -> int:
+        """Of a few times only: schedulers look a capacity up in every step."""
+        return hash((self.verify.seconds[0], self.verify.seconds[-1], self.read, len(self.draft)))
+
     def steps_per_second(self, tokens: ArrayLike, requests: int) -> F64:  # [...] -> [...]
         """SPS(B)."""
         return np.asarray(1.0 / self.seconds(tokens, requests))
@@ -143,6 +147,10 @@ class CapacityTable:
         if self.drafts and (len(self.drafts) != len(self.contexts) or len(depths) > 1 or len(requests) > 1):
             raise ValueError("every context needs drafting times of the same depths and the same numbers of requests")
 
+    def __hash__(self) -> int:
+        """Of a few times only: schedulers look a table up in every step."""
+        return hash((self.contexts, self.curves[0].seconds[0], self.curves[-1].seconds[-1]))
+
     def at(self, context: float) -> Capacity:
         """The curve at a mean context length."""
         return _at(self, float(context))
@@ -153,6 +161,15 @@ def mean_context(requests: Sequence[RequestView]) -> float:
     the nearest `CONTEXT_STEP`, so that most steps ask what was asked before."""
     mean = sum(view.position for view in requests) / len(requests)
     return CONTEXT_STEP * round(mean / CONTEXT_STEP)
+
+
+@lru_cache(maxsize=4096)
+def step_seconds(capacity: Capacity, requests: int, slots: int) -> F64:  # -> [slots + 1]
+    """Of steps with 0, 1, .. ``slots`` drafted tokens of all ``requests`` in the forward. Remembered, hence read-only:
+    the mean context and the number of requests change slowly, and most steps ask what was asked before."""
+    seconds = capacity.seconds(np.arange(requests, requests + slots + 1), requests)
+    seconds.flags.writeable = False
+    return seconds
 
 
 @lru_cache(maxsize=1024)  # a scheduler and whoever times it ask alike

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from companion.accepted_length import tau
 from companion.protocols import Frontier, Outcome, RequestView
@@ -45,26 +47,30 @@ class Goodput:
         if not 0.0 <= prior <= 1.0:
             raise ValueError(f"prior is an acceptance rate between 0 and 1, got {prior}")
         self.capacity, self.max_depth, self.prior, self.explore = capacity, int(max_depth), float(prior), int(explore)
-        self._rounds: deque[tuple[int, int]] = deque(maxlen=int(window))  # accepted, judged
-        self._idle = 0
+        self.window, self._rounds = int(window), deque[tuple[int, int]]()  # accepted, judged
+        self._accepted = self._judged = self._idle = 0  # in those rounds; steps at depth 0
 
     @property
     def rate(self) -> float:
-        judged = sum(j for _, j in self._rounds)
-        return sum(a for a, _ in self._rounds) / judged if judged else self.prior
+        return self._accepted / self._judged if self._judged else self.prior
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
-        self._rounds.extend((o.accepted, o.accepted + o.rejected) for o in outcomes if o.verified)
+        for o in outcomes:
+            if o.verified:
+                self._count(o.accepted, o.accepted + o.rejected)
+
+    def _count(self, accepted: int, judged: int) -> None:
+        self._rounds.append((accepted, judged))
+        old = self._rounds.popleft() if len(self._rounds) > self.window else (0, 0)
+        self._accepted += accepted - old[0]
+        self._judged += judged - old[1]
 
     def draft_depths(self, requests: Sequence[RequestView]) -> Sequence[int]:
         if not requests:
             return []
         count = len(requests)
-        capacity = self.capacity.at(mean_context(requests))
-        depths = np.arange(self.max_depth + 1)
-        drafting = np.array([capacity.drafting(count, int(d)) for d in depths])
-        seconds = capacity.seconds(count * (1 + depths), count, drafted=0) + drafting
-        depth = int(np.argmax(tau(self.rate, depths) / seconds))
+        seconds = _seconds(self.capacity.at(mean_context(requests)), count, self.max_depth)
+        depth = int(np.argmax(tau(self.rate, np.arange(len(seconds))) / seconds))
         self._idle = 0 if depth else self._idle + 1
         if self._idle == self.explore:
             depth, self._idle = 1, 0
@@ -72,3 +78,11 @@ class Goodput:
 
     def admit(self, frontier: Frontier) -> None:
         admit_all(frontier)
+
+
+@lru_cache(maxsize=4096)  # steps ask alike
+def _seconds(capacity: Capacity, requests: int, max_depth: int) -> NDArray[np.float64]:  # -> [max_depth + 1]
+    """Of a step that drafts and verifies 0 to ``max_depth`` tokens for each of ``requests``."""
+    depths = np.arange(max_depth + 1)
+    drafting = np.array([capacity.drafting(requests, int(d)) for d in depths])
+    return np.asarray(capacity.seconds(requests * (1 + depths), requests, drafted=0) + drafting)

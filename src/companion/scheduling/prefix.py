@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, product
+from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from companion.protocols import Frontier
-from companion.scheduling.capacity import Capacity, CapacityTable, mean_context
+from companion.scheduling.capacity import Capacity, CapacityTable, mean_context, step_seconds
 from companion.scheduling.full_draft import FullDraft
 from companion.scheduling.ranking import Calibrate, admit_by_survival, as_drafted, ranked, survival
 
@@ -61,10 +61,12 @@ class PrefixScheduler(FullDraft):
         admit_by_survival(frontier, raises_throughput, self.calibrate)
 
 
-def _seconds(capacity: Capacity, requests: int, at_once: int = 64) -> Iterator[float]:
+def _seconds(capacity: Capacity, requests: int) -> Iterator[float]:
     """The time of a step with B = R, R + 1, .. tokens."""
-    for start in count(requests, at_once):
-        yield from capacity.seconds(np.arange(start, start + at_once), requests).tolist()
+    known, slots = 0, 64
+    while True:
+        yield from step_seconds(capacity, requests, slots)[known:].tolist()
+        known, slots = slots + 1, 4 * slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,7 @@ def throughput_path(confidence: ArrayLike, capacity: Capacity) -> ThroughputPath
     a = survival(confidence)
     rows, best = ranked(a)
     tau = np.cumsum(np.concatenate([[float(len(a))], best]))
-    tokens = len(a) + np.arange(len(tau))
-    return ThroughputPath(rows, best, tau, np.asarray(tau / capacity.seconds(tokens, len(a))))
+    return ThroughputPath(rows, best, tau, tau / step_seconds(capacity, len(a), a.size)[: len(tau)])
 
 
 def prefix_lengths(confidence: ArrayLike, capacity: Capacity) -> NDArray[np.int64]:  # [R, K] -> [R]
