@@ -154,9 +154,18 @@ def test_costs_are_asked_at_every_depth(target):
     assert sorted(found.verify) == list(range(1, 9))
     assert len(found.draft) == 7
     assert min(found.draft) > 0
-    capacity = found.capacity()
-    assert capacity.seconds(1, 1, drafted=0) == pytest.approx(found.verify[1] + found.other)
-    assert capacity.seconds(4, 1, depth=3) == pytest.approx(found.verify[4] + found.other + found.draft[2])
+    assert found.capacity().seconds(1, 1, drafted=0) == pytest.approx(found.verify[1] + found.other)
+
+
+def test_a_line_says_how_costs_grow_with_depth():
+    """One depth that was timed in a bad moment moves no other, and itself little."""
+    verify = {1: 1.0, 2: 1.5, 3: 1.6, 4: 9.9, 5: 1.8, 6: 1.9}
+    capacity = fit.StepCosts(verify=verify, draft=[0.3, 0.4, 0.5, 5.0, 0.7], other=0.1, rounds=60).capacity()
+    for depth in range(1, 6):
+        assert capacity.seconds(1 + depth, 1, depth=depth) == pytest.approx(1.4 + 0.1 * depth + 0.1 + 0.2 + 0.1 * depth)
+    assert capacity.seconds(1, 1, drafted=0) == pytest.approx(1.1)
+    lookup = fit.StepCosts(verify={1: 1.0, 3: 1.5}, draft=[1e-9, 1e-9], other=0.1, rounds=9).capacity()
+    assert lookup.seconds(3, 1, depth=2) == pytest.approx(1.6)
 
 
 def test_what_each_arm_plans_with(target, report):

@@ -19,8 +19,8 @@ below c_1 replaces c_1 and leaves the later c_k.
 
 **Measured rates** come with the run that they were measured in and are refused elsewhere: other models are refused
 when the hook is built, another sampling when a request with it is planned for. Planning takes the low end of their
-interval. Drafts that are not worth it are what the hook is there to avoid, so it drafts where even the low end pays;
-rates of few responses have wide intervals and plan too shallow.
+interval, of a curve that of each S_k (`survival_low`). Drafts that are not worth it are what the hook is there to
+avoid, so it drafts where even the low end pays; rates of few responses have wide intervals and plan too shallow.
 
 **Depth 0** switches speculation off, if ``min_depth`` is 0. Nothing is learnt on the way, so there is nothing that the
 hook could unlearn: rates were measured offline, and the phase alone, which is tracked on every committed token, decides
@@ -42,6 +42,7 @@ from companion.accepted_length import survival_from_conditional
 from companion.phase.rates import MeasuredRates, PhaseRate
 from companion.planning import F64, CostModel, Cycle, best_index, expected_tokens
 from companion.protocols import Frontier, Outcome, Phase, RequestView, Sampling
+from companion.resampling import Interval
 from companion.scheduling.capacity import Capacity, CapacityTable, mean_context
 from companion.scheduling.fixed import admit_all
 from companion.scheduling.row_ceiling import model_ceiling, served_ceiling
@@ -75,6 +76,20 @@ class Serving:
     drafter: str
     target_revision: str | None = None
     drafter_revision: str | None = None
+
+
+def survival_low(curve: Sequence[Interval]) -> F64:  # [g] of c_k -> [g]
+    """The low end of every prefix survival S_k = c_1 .. c_k, from the low ends of the conditional acceptances.
+
+    ln S_k is a sum of terms that rest on different slots, so their errors add in squares:
+    ln S_k - sqrt(sum of (ln c_i - ln low_i)^2). The product of the low ends would take every position to be at its
+    worst at once. 0 from a c_k on whose low end is 0.
+    """
+    value, low = (np.array([getattr(c, end) for c in curve], dtype=np.float64) for end in ("value", "low"))
+    known = np.cumprod(low > 0.0) > 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drop = np.sqrt(np.cumsum(np.where(known, np.log(value / low), 0.0) ** 2))
+    return np.minimum.accumulate(np.where(known, survival_from_conditional(value) * np.exp(-drop), 0.0))
 
 
 class PhaseHook:
@@ -183,7 +198,7 @@ class PhaseHook:
             return rate, expected_tokens(rate, np.arange(self.min_depth, self.max_depth + 1), self.planner)
         assert measured is not None
         assert measured.curve is not None
-        survival = survival_from_conditional(np.array([c.low for c in measured.curve[: self.max_depth]]))
+        survival = survival_low(measured.curve[: self.max_depth])
         scale = rate / survival[0] if survival[0] > rate else 1.0
         return rate, np.append(1.0, 1.0 + scale * np.cumsum(survival))[self.min_depth :]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
+from scipy.stats import theilslopes
 
 import companion
 from companion.drafters.load import load_drafter
@@ -36,8 +37,8 @@ LEAST = 1e-9  # seconds: drafting that takes no longer than not drafting
 
 
 class StepCosts(BaseModel):
-    """Lower quartiles over rounds of one request: what a policy is told of this machine. What else it does adds time to
-    some rounds and takes none away, and would add it to some depths and not to others."""
+    """Lower quartiles over rounds of one request: what else a machine does adds time to some rounds and takes none
+    away, and would add it to some depths and not to others."""
 
     verify: dict[int, float]  # tokens in the target's forward -> seconds
     draft: list[float]  # seconds that drafting 1, 2, .. tokens adds to a round
@@ -45,9 +46,13 @@ class StepCosts(BaseModel):
     rounds: int
 
     def capacity(self) -> Capacity:
+        """What a policy is told. One token more takes a hundredth of a round, less than a depth's time is uncertain by:
+        a line (Theil and Sen's) through the depths that draft says how it grows; the step that drafts nothing stands
+        apart."""
         sizes = sorted(self.verify)
-        curve = Curve(tuple(sizes), tuple(self.verify[size] for size in sizes))
-        return Capacity(curve, tuple(Curve((1,), (seconds,)) for seconds in self.draft), self.other)
+        verify = [self.verify[sizes[0]], *_line(sizes[1:], [self.verify[size] for size in sizes[1:]])]
+        draft = _line(range(1, len(self.draft) + 1), self.draft)
+        return Capacity(Curve(tuple(sizes), tuple(verify)), tuple(Curve((1,), (s,)) for s in draft), self.other)
 
 
 def load(name: str, target: TextTarget) -> tuple[Drafter, dict[str, Any]]:
@@ -163,6 +168,13 @@ def step_costs(
         other=other,
         rounds=sum(map(len, rest.values())),
     )
+
+
+def _line(x: Sequence[int], seconds: Sequence[float]) -> list[float]:
+    if len(x) < 3:
+        return list(seconds)
+    slope, start = theilslopes(seconds, x, method="joint")[:2]
+    return [max(LEAST, float(start + slope * one)) for one in x]
 
 
 def _quartile(seconds: Sequence[float]) -> float:

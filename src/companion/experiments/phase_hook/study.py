@@ -232,7 +232,7 @@ def show(result: Result) -> None:
     for case in result.cases:
         table = Table(*columns, title=f"{case.drafter}, temperature {case.temperature:g}")
         for c in result.cells:
-            if (c.drafter, c.temperature) != (case.drafter, case.temperature):
+            if (c.drafter, c.temperature) != (case.drafter, case.temperature) or c.part == "all":
                 continue
             over = [speed.get((c.drafter, c.temperature, c.arm, c.part, base)) for base in (design.PLAIN, design.OFF)]
             table.add_row(
