@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from phase.origins import measured
 
@@ -59,6 +59,7 @@ def test_rates_come_back_as_they_were_written():
     assert parse_settings(acceptance_prior(plain)).rates == plain
 
 
+@example('a\x7f\t"b" \\ \U0001f600', [0.1, 0.5, 1.0], [0], date(1999, 1, 2))
 @given(
     st.text(min_size=1).filter(str.strip),
     st.tuples(*[st.floats(0, 1)] * 3).map(sorted),
