@@ -233,6 +233,7 @@ def test_a_profile_is_measured_stored_and_read_again(tmp_path, one_thread):
     assert stored.tables[0].sizes == sorted({r * (1 + d) for r in (1, 2) for d in range(8)})
     table = load_capacity(path, target=TARGET, drafter=DRAFTER)
     assert 0 < float(table.at(48).seconds(8, 1)) < 1
+    assert 0 < table.provenance["yardstick"] == stored.tables[0].yardstick < 1
     drawn = figures_load.capacity(stored).axes[1].get_lines()[0]
     assert (
         drawn.get_ydata().tolist() == stored.tables[0].capacity.at(48).steps_per_second(drawn.get_xdata(), 2).tolist()
@@ -242,7 +243,7 @@ def test_a_profile_is_measured_stored_and_read_again(tmp_path, one_thread):
 
 
 def test_the_draft_model_is_described_before_it_is_timed(monkeypatch):
-    monkeypatch.setattr(study, "measure", lambda *_: [cell(1, d, 0.001) for d in range(3)])
+    monkeypatch.setattr(study, "measure", lambda *_: ([cell(1, d, 0.001) for d in range(3)], 0.001))
     assert study.run(study.Config(drafter="draft", threads=(1,))).provenance["drafter"]["name"] == "tiny-qwen3-draft"
 
 

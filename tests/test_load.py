@@ -144,6 +144,8 @@ def test_a_whole_measurement(result):
         assert c.tokens_per_second == pytest.approx(c.tokens / c.seconds)
         assert len(c.by_repeat) == 2
         assert 1 <= c.tau <= c.budget
+        assert c.yardstick is not None
+        assert 0 < c.yardstick < 1
         assert c.wasted_share == pytest.approx(1 - c.accepted / c.verified if c.verified else 0)
     assert {r.over for r in found.ratios} <= {"plain", "fixed-2", "fixed-3"}
     assert len(found.bars) == 1
@@ -160,9 +162,9 @@ def test_a_killed_measurement_goes_on(result, capacity, monkeypatch):
     cut.write_text("".join(lines[:4]) + lines[4][:37])  # three runs, and a fourth that was being written
     served = []
 
-    def watched(engines):
+    def watched(engines, *yardstick):
         served.append([key.policy for key in engines])
-        return serve(engines)
+        return serve(engines, *yardstick)
 
     monkeypatch.setattr(study, "serve", watched)
     again = study.run(None, cut, SMALL, capacity)

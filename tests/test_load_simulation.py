@@ -228,6 +228,7 @@ def test_validation_sees_a_table_that_is_wrong(capacity: Path, recordings: tuple
             seconds=float(np.mean([load.step_seconds for load in runs])),
             steps=1,
             policy_share=0.01,
+            yardstick=None,
         )
         for name, runs in found.items()
     ]
@@ -237,14 +238,19 @@ def test_validation_sees_a_table_that_is_wrong(capacity: Path, recordings: tuple
     assert [v.policy for v in same] == ["plain", "fixed-3"]
     assert all(max(map(abs, (v.error, v.step_error, v.tau_error, v.budget_error))) < 1e-9 for v in same)
     assert max(abs(v.relative_error) for v in same) < 1e-9
-    assert [b.verdict for b in bars(same)] == ["holds", "holds"]
+    assert [b.verdict for b in bars(same)] == ["holds", "inconclusive", "holds"]
     cells[0].tokens_per_second *= 1.3
     wrong = list(validate(real, lambda threads: clock, lambda name: served, [0, 1]))
-    assert [b.verdict for b in bars(wrong)] == ["fails", "fails"]
+    assert [b.verdict for b in bars(wrong)] == ["fails", "inconclusive", "fails"]
     cells[1].tokens_per_second *= 1.3
     mood = list(validate(real, lambda threads: clock, lambda name: served, [0, 1]))
-    assert [b.verdict for b in bars(mood)] == ["fails", "holds"], "a machine in another mood favours no policy"
-    assert [b.verdict for b in bars([])] == ["inconclusive", "inconclusive"]
+    assert [b.verdict for b in bars(mood)] == ["fails", "inconclusive", "holds"], "another hour favours no policy"
+    clock.capacity.provenance["yardstick"] = 1.3e-3
+    for cell in cells:
+        cell.yardstick = 1e-3  # the machine was faster by as much as the runs were
+    hour = list(validate(real, lambda threads: clock, lambda name: served, [0, 1]))
+    assert [b.verdict for b in bars(hour)] == ["fails", "holds", "holds"]
+    assert [b.verdict for b in bars([])] == ["inconclusive"] * 3
     assert not list(validate(real, lambda threads: clock, lambda name: None, [0, 1]))
 
 

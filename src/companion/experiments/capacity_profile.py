@@ -36,6 +36,7 @@ from companion.engine.load import TextTarget, find_model
 from companion.engine.request import Request, StopRule
 from companion.experiments.capacity_errors import ContextError, context_errors
 from companion.experiments.capacity_tables import Cell, Table, table_of_cells
+from companion.experiments.yardstick import Yardstick
 from companion.phase.tracker import PhaseTracker
 from companion.protocols import Context, Drafter, Sampling
 from companion.provenance import collect, write_json
@@ -84,14 +85,19 @@ def run(config: Config | None = None, output: Path | None = None) -> Result:
     text = chained_text(target, max(config.contexts), config.seed)
     before, load = torch.get_num_threads(), [os.getloadavg()[0]]
     cells: list[Cell] = []
+    speeds: dict[int, float] = {}
     try:
         for threads in config.threads:
             torch.set_num_threads(threads)
-            cells += measure(target, drafter, text, config)
+            found, speeds[threads] = measure(target, drafter, text, config)
+            cells += found
             load.append(os.getloadavg()[0])
     finally:
         torch.set_num_threads(before)
-    tables = [table_of_cells(threads, [c for c in cells if c.threads == threads]) for threads in config.threads]
+    tables = [
+        table_of_cells(threads, [c for c in cells if c.threads == threads], speeds[threads])
+        for threads in config.threads
+    ]
     result = Result(
         format=FORMAT,
         config=config,
@@ -136,8 +142,8 @@ def chained_text(target: TextTarget, length: int, seed: int) -> list[int]:
     return found
 
 
-def measure(target: TextTarget, drafter: Drafter, text: Sequence[int], config: Config) -> list[Cell]:
-    """All cells at the present number of threads."""
+def measure(target: TextTarget, drafter: Drafter, text: Sequence[int], config: Config) -> tuple[list[Cell], float]:
+    """All cells at the present number of threads, and what the yardstick took in between."""
     depths = range(drafter.max_depth + 1)
     seen: dict[tuple[int, int, int], list[tuple[float, float, float]]] = defaultdict(list)  # [step](draft, verify, at)
     pairs = list(product(config.contexts, config.requests))
@@ -145,9 +151,10 @@ def measure(target: TextTarget, drafter: Drafter, text: Sequence[int], config: C
     wave = 0
     for context, requests in pairs:  # warm
         _wave(target, drafter, text, context, requests, depths, wave)
-    open_pairs = list(pairs)
+    open_pairs, yardstick, taken = list(pairs), Yardstick(target), list[float]()
     while open_pairs:
         for context, requests in open_pairs:
+            taken.append(yardstick())
             missing = sorted(depths, key=lambda d: (len(seen[context, requests, d]), d))
             for depth, *times in _wave(target, drafter, text, context, requests, missing, wave):
                 seen[context, requests, depth].append((times[0], times[1], times[2]))
@@ -156,10 +163,11 @@ def measure(target: TextTarget, drafter: Drafter, text: Sequence[int], config: C
         bar.update(len(open_pairs) - len(left))
         open_pairs = left
     bar.close()
-    return [
+    cells = [
         Cell.of(torch.get_num_threads(), context, requests, depth, seen[context, requests, depth])
         for (context, requests), depth in product(pairs, depths)
     ]
+    return cells, float(np.median(taken))
 
 
 def _wave(

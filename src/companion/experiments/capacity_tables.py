@@ -83,13 +83,14 @@ class Table(BaseModel):
     reads: list[float]  # [context] seconds a request
     draft: Drafting
     misfit: float  # how far a cell's step is off the table, as a share, median over cells
+    yardstick: float | None = None  # seconds of `Yardstick` while the cells were timed, median
 
     @property
     def capacity(self) -> CapacityTable:
         return table_of(self.model_dump(), {})
 
 
-def table_of_cells(threads: int, cells: Sequence[Cell]) -> Table:
+def table_of_cells(threads: int, cells: Sequence[Cell], yardstick: float | None = None) -> Table:
     """The table of cells that have the same requests and depths at every context."""
     contexts = sorted({c.context for c in cells})
     sizes = sorted({c.tokens for c in cells})
@@ -105,6 +106,7 @@ def table_of_cells(threads: int, cells: Sequence[Cell]) -> Table:
         reads=list(reads),
         draft=Drafting(requests=requests, seconds=drafting),
         misfit=0.0,
+        yardstick=yardstick,
     )
     return table.model_copy(update={"misfit": float(np.median(np.abs(step_errors(table.capacity, cells))))})
 

@@ -91,7 +91,7 @@ def table_of(record: Mapping[str, Any], provenance: Mapping[str, Any]) -> Capaci
         curves=tuple(Curve(sizes, _seconds(row)) for row in record["verify"]),
         drafts=tuple(tuple(Curve(requests, _seconds(row)) for row in own) for own in drafted["seconds"]),
         reads=() if reads is None else _seconds(reads),
-        provenance={**provenance, "threads": int(record["threads"])},
+        provenance={**provenance, "threads": int(record["threads"]), "yardstick": record.get("yardstick")},
     )
 
 

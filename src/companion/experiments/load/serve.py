@@ -17,7 +17,8 @@ import gc
 import random
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 
 import numpy as np
@@ -64,6 +65,7 @@ class Run(BaseModel):
     speeds: list[float] = []  # tokens per second of each request that ended inside
     outputs: dict[int, int] = {}  # number of a prompt -> crc32 of its answer, of all that ended in the run
     busy: float = 1.0  # share of the window in which this thread had a core
+    yardstick: float | None = None  # seconds of `Yardstick` before the run's turns, median
 
 
 class Clocked:
@@ -203,19 +205,23 @@ class LoadedEngine(Engine):
             self.done = True
 
 
-def serve(engines: Mapping[RunKey, LoadedEngine]) -> list[Run]:
-    """Let the engines serve in turns until every window is full."""
+def serve(engines: Mapping[RunKey, LoadedEngine], yardstick: Callable[[], float] | None = None) -> list[Run]:
+    """Let the engines serve in turns until every window is full; ``yardstick`` is taken before each turn."""
     gc.collect()
     gc.freeze()  # or one policy pays, in some step, for a search through all objects of all of them
-    order = random.Random(0)
+    order, taken = random.Random(0), defaultdict[RunKey, list[float]](list)
     with ExitStack() as stack:
         stack.callback(gc.unfreeze)
         loops = {key: stack.enter_context(closing(engine.run())) for key, engine in engines.items()}  # type: ignore[type-var]
         while waiting := [key for key in loops if not engines[key].done]:
             for key in order.sample(waiting, len(waiting)):
                 time.sleep(PAUSE)
+                if yardstick is not None:
+                    taken[key].append(yardstick())
                 until = time.perf_counter() + TURN
                 for _ in loops[key]:
                     if engines[key].done or time.perf_counter() > until:
                         break
+    for key, seconds in taken.items():
+        engines[key].measured.yardstick = float(np.median(seconds))
     return [engine.measured for engine in engines.values()]

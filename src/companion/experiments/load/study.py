@@ -25,6 +25,7 @@ from companion.experiments.load.policies import JUDGED, PLAIN, fitted, make
 from companion.experiments.load.serve import LoadedEngine, Run, RunKey, serve
 from companion.experiments.load.summary import Cell, Ratio, bars, cells, identical, ratios
 from companion.experiments.stored import append_rows, read_result, resume_rows
+from companion.experiments.yardstick import Yardstick
 from companion.protocols import Drafter, Sampling
 from companion.provenance import collect, file_hash, system, write_json
 from companion.scheduling.capacity import CapacityTable
@@ -127,7 +128,7 @@ def _missing(
     names = dict.fromkeys(key.policy for keys in groups for key in keys)
     drafters = {name: companion.load_drafter(config.drafter, target) for name in names}  # each keeps its own requests
     bar = tqdm(total=len(groups), desc="load", unit="group", disable=None)
-    tables: dict[int, CapacityTable] = {}
+    tables, yardstick = dict[int, CapacityTable](), Yardstick(target)
     for keys in groups:
         todo = [key for key in keys if key not in there]
         bar.update()
@@ -138,7 +139,7 @@ def _missing(
             torch.set_num_threads(threads)
             tables = {threads: load_capacity(capacity, threads=threads, target=target.source, drafter=model)}
             serve(_engines(todo, config, target, drafters, tables[threads], calibrations))
-        yield serve(_engines(todo, config, target, drafters, tables[threads], calibrations))
+        yield serve(_engines(todo, config, target, drafters, tables[threads], calibrations), yardstick)
         bar.set_postfix_str(f"{keys[0].setting}, {threads} thread(s), {keys[0].concurrency} at once")
     bar.close()
 

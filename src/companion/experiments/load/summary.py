@@ -43,6 +43,7 @@ class Cell(BaseModel):
     draft_share: float  # of the time: all but verifying
     policy_share: float
     busy: float  # lowest of the repeats
+    yardstick: float | None = None  # seconds, mean over the time served
 
     @property
     def place(self) -> Place:
@@ -79,6 +80,7 @@ def _cell(place: Place, policy: str, runs: Sequence[Run]) -> Cell:
     def total(name: str) -> float:
         return sum(getattr(r, name) for r in runs)
 
+    known = all(r.yardstick is not None for r in runs)
     seconds, steps, rounds, verified = total("seconds"), total("steps"), total("rounds"), total("verified")
     speeds = [s for r in runs for s in r.speeds]
     setting, threads, concurrency = place
@@ -107,6 +109,7 @@ def _cell(place: Place, policy: str, runs: Sequence[Run]) -> Cell:
         draft_share=total("draft_seconds") / seconds,
         policy_share=total("policy_seconds") / seconds,
         busy=min(r.busy for r in runs),
+        yardstick=sum((r.yardstick or 0.0) * r.seconds for r in runs) / seconds if known else None,
     )
 
 

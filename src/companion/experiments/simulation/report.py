@@ -9,6 +9,7 @@ from rich.table import Table
 
 from companion.experiments.simulation.points import Estimate
 from companion.experiments.simulation.study import Result
+from companion.experiments.simulation.validation import Validated
 
 
 def show(result: Result) -> None:
@@ -146,6 +147,7 @@ def show(result: Result) -> None:
             "real",
             "simulated",
             "error",
+            "same hour",
             "relative",
             "step",
             "tau",
@@ -159,7 +161,7 @@ def show(result: Result) -> None:
                 v.policy,
                 f"{v.real:.0f}",
                 text(v.simulated, 0),
-                *(f"{100 * e:+.1f} %" for e in (v.error, v.relative_error, v.step_error, v.tau_error)),
+                *("" if e is None else f"{100 * e:+.1f} %" for e in _errors(v)),
                 f"{100 * v.policy_share:.1f} %",
             )
             for v in result.validated
@@ -168,6 +170,10 @@ def show(result: Result) -> None:
     for b in result.bars:
         console.print(f"{b.name}: {_number(b.value)} [{_number(b.low)}, {_number(b.high)}] ({b.trials}): {b.outcome}")
     console.print(f"verdict: {result.verdict}")
+
+
+def _errors(v: Validated) -> tuple[float | None, ...]:
+    return v.error, v.same_hour_error, v.relative_error, v.step_error, v.tau_error
 
 
 def _grid(console: Console, title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

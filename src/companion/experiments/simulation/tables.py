@@ -18,6 +18,11 @@ class Clock:
     capacity: CapacityTable
 
     @property
+    def yardstick(self) -> float | None:
+        """Seconds of the yardstick when the table was measured, where that is known."""
+        return self.capacity.provenance.get("yardstick")
+
+    @property
     def measured(self) -> bool:
         return not isinstance(self.capacity, AnalyticTable)
 

@@ -4,9 +4,10 @@ The real runs answered prompts of their own; the simulator serves the recorded r
 equal shares of the domains, as the real runs did. So an error of throughput has two parts, which are stated beside it:
 the time of a step, which is the table's affair, and the tokens that a round commits, which are the responses'.
 
-A machine is not as fast at every hour, and the table is of another hour than the runs; the policies of one load took
-turns and shared its mood. So besides the error of throughput there is that of a policy's throughput relative to all
-others at its load, which compares policies as a simulation is used for, and of which the mood is no part.
+A machine is not as fast at every hour, and the table is of another hour than the runs. So besides the error of
+throughput there is that of the same hour, with all times scaled by what a yardstick took then and now; and that of a
+policy's throughput relative to all others at its load, which took turns and shared the hour: policies are what a
+simulation is asked to compare.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ class Validated(BaseModel):
     real: float  # tokens per second
     simulated: Estimate
     error: float
+    same_hour_error: float | None = (
+        None  # of throughput with the table's times scaled by the yardstick, where there is one
+    )
     relative_error: float  # of throughput over the geometric mean of all policies at this load
     step_error: float  # of the mean time of a step
     tau_error: float  # of the tokens that a round commits
@@ -61,14 +65,17 @@ def validate(
                 rates = {c.policy: column(found[c.policy], "throughput").mean() for c in cells}
                 mood = float(np.exp(np.mean([np.log(rates[c.policy] / c.tokens_per_second) for c in cells])))
                 for cell in cells:
-                    yield _compared(cell, {n: column(found[cell.policy], n) for n in _NAMES}, mood)
+                    then = None
+                    if table.yardstick and cell.yardstick:
+                        then = cell.yardstick / table.yardstick
+                    yield _compared(cell, {n: column(found[cell.policy], n) for n in _NAMES}, mood, then)
                     done()
 
 
 _NAMES = ("throughput", "step_seconds", "committed", "budget")
 
 
-def _compared(cell: Cell, simulated: Mapping[str, np.ndarray], mood: float) -> Validated:
+def _compared(cell: Cell, simulated: Mapping[str, np.ndarray], mood: float, then: float | None) -> Validated:
     def error(name: str, real: float) -> float:
         return float(simulated[name].mean()) / real - 1
 
@@ -80,6 +87,7 @@ def _compared(cell: Cell, simulated: Mapping[str, np.ndarray], mood: float) -> V
         real=cell.tokens_per_second,
         simulated=estimate(simulated["throughput"]),
         error=error("throughput", cell.tokens_per_second),
+        same_hour_error=None if then is None else (1 + error("throughput", cell.tokens_per_second)) / then - 1,
         relative_error=(1 + error("throughput", cell.tokens_per_second)) / mood - 1,
         step_error=error("step_seconds", cell.seconds / cell.steps),
         tau_error=error("committed", cell.tau),
@@ -93,6 +101,9 @@ def bars(found: Sequence[Validated]) -> list[Bar]:
     largest error."""
     errors = {
         "simulated throughput is within 10 % of the real one": [abs(v.error) for v in found],
+        "simulated throughput of the same hour is": [
+            abs(v.same_hour_error) for v in found if v.same_hour_error is not None
+        ],
         "simulated throughput relative to the other policies is": [abs(v.relative_error) for v in found],
     }
     return [
