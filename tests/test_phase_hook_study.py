@@ -19,6 +19,7 @@ from companion.scheduling.capacity import Capacity
 from companion.scheduling.fixed import FixedDepth
 
 SMALL = Config(drafters=("dspark",), temperatures=(0.0,), timed_rounds=3, max_new_tokens=240, resamples=50)
+COSTS = fit.StepCosts(verify={1: 1.0, 8: 1.5}, draft=[0.3] * 7, other=0.0, rounds=24, busy=1.0)
 
 
 def short(samples):
@@ -160,18 +161,19 @@ def test_costs_are_asked_at_every_depth(target):
 def test_a_line_says_how_costs_grow_with_depth():
     """One depth that was timed in a bad moment moves no other, and itself little."""
     verify = {1: 1.0, 2: 1.5, 3: 1.6, 4: 9.9, 5: 1.8, 6: 1.9}
-    capacity = fit.StepCosts(verify=verify, draft=[0.3, 0.4, 0.5, 5.0, 0.7], other=0.1, rounds=60).capacity()
+    capacity = fit.StepCosts(verify=verify, draft=[0.3, 0.4, 0.5, 5.0, 0.7], other=0.1, rounds=60, busy=1.0).capacity()
     for depth in range(1, 6):
         assert capacity.seconds(1 + depth, 1, depth=depth) == pytest.approx(1.4 + 0.1 * depth + 0.1 + 0.2 + 0.1 * depth)
     assert capacity.seconds(1, 1, drafted=0) == pytest.approx(1.1)
-    lookup = fit.StepCosts(verify={1: 1.0, 3: 1.5}, draft=[1e-9, 1e-9], other=0.1, rounds=9).capacity()
+    lookup = fit.StepCosts(verify={1: 1.0, 3: 1.5}, draft=[1e-9, 1e-9], other=0.1, rounds=9, busy=1.0).capacity()
     assert lookup.seconds(3, 1, depth=2) == pytest.approx(1.6)
 
 
 def test_what_each_arm_plans_with(target, report):
     drafter, _ = fit.load("dspark", target)
-    costs = fit.StepCosts(verify={1: 1.0, 8: 1.5}, draft=[0.3] * 7, other=0.0, rounds=24).capacity()
-    made = {arm: study.policy(arm, target, drafter, report, report, costs) for arm in design.arms(False, 0.0)}
+    made = {
+        arm: study.policy(arm, target, drafter, report, report, COSTS.capacity()) for arm in design.arms(False, 0.0)
+    }
     assert (made[PLAIN].depth, made[OFF].depth) == (0, 7)
     assert made[NOTE].rates.definition == "token_acceptance"
     assert made[SOLVED].rates == MeasuredRates.from_report(report) == made[CURVE].rates
@@ -216,6 +218,7 @@ def answers(arm, seconds, tokens=100, output_seconds=1.0):
             output=Spent(tokens=tokens, seconds=output_seconds * s, rounds=tokens, drafted=0),
             straddling=1,
             prefill_seconds=9.0,
+            running_seconds=9.0 + 2 * s,
             crc32=i,
             ended="stop",
         )
@@ -250,6 +253,23 @@ def test_bars_are_those_set_beforehand():
     ]
     assert "inside the span over plain decoding" in judged[0].name
     assert "outside the span over no hook" in judged[2].name
+
+
+def test_what_was_timed_on_a_crowded_core_is_not_judged(result):
+    known = [*answers(PLAIN, SLOW), *answers(OFF, SLOW), *answers(SOLVED, SLOW)]
+    assert summary.busy(known) == pytest.approx(1.0)
+    found, cells = summary.ratios("d", 1.0, known, 50, 0), summary.cells("d", 1.0, known)
+    assert {b.verdict for b in summary.bars(found, cells)} == {"holds"}
+    assert {b.verdict for b in summary.bars(found, cells, {("d", 1.0)})} == {"inconclusive"}
+    assert {b.verdict for b in summary.bars(found, cells, {("d", 0.0)})} == {"holds"}
+    idle = result[0].cases[0].model_copy(update={"answers": known, "costs": COSTS})
+    assert not study.crowded(idle, SMALL)
+    for crowd in (
+        {"costs": COSTS.model_copy(update={"busy": 0.6})},
+        {"answers": [a.model_copy(update={"running_seconds": 2.0}) for a in known]},
+    ):
+        assert study.crowded(idle.model_copy(update=crowd), SMALL)
+        assert not study.crowded(idle.model_copy(update=crowd), SMALL.model_copy(update={"threads": 2}))
 
 
 def test_a_phase_that_never_came_is_inconclusive():

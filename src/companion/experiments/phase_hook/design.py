@@ -16,6 +16,7 @@ UNCALIBRATED = (SHIPPED, SHRUNK)  # of deterministic drafters alone: a sampled p
 CALIBRATED = (PLACEHOLDERS, NOTE, SOLVED, CURVE, ORACLE)
 JUDGED = (SOLVED, CURVE)  # named beforehand: costs of this machine, and rates that mean what a planner takes them for
 AT_LEAST = 0.97  # of plain decoding's speed inside the span, and of the un-hooked speed outside it
+UNDISTURBED = 0.9  # of the time with a core, at least: what was timed with less is not judged
 
 ARGMAX = "-argmax"  # behind a drafter's name: its likeliest token, which makes a proposal deterministic
 

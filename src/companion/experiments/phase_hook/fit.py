@@ -44,6 +44,7 @@ class StepCosts(BaseModel):
     draft: list[float]  # seconds that drafting 1, 2, .. tokens adds to a round
     other: float  # seconds of every round, drafting or not
     rounds: int
+    busy: float  # share of the time in which this thread had a core
 
     def capacity(self) -> Capacity:
         """What a policy is told. One token more takes a hundredth of a round, less than a depth's time is uncertain by:
@@ -144,6 +145,7 @@ def step_costs(
     rest: defaultdict[int, list[float]] = defaultdict(list)
     policy, order, number = FixedDepth(0), random.Random(seed), 0
     turns: list[int] = []
+    running = total = 0.0
     while min(len(rest[d]) for d in depths) < rounds:
         sample = samples[number % len(samples)]
         request = request_of(target, sample, number, sampling, seed, max_new_tokens)
@@ -153,9 +155,10 @@ def step_costs(
             turns = turns or order.sample(depths, len(depths))
             policy.depth = turns.pop()
             whole = request.room > policy.depth  # else the engine asks for less
-            started = time.perf_counter()
+            thread, started = time.thread_time(), time.perf_counter()
             engine.step()
             seconds = time.perf_counter() - started
+            running, total = running + time.thread_time() - thread, total + seconds
             if whole and request.rounds:
                 row = request.rounds[-1]
                 verify[1 + row.verified].append(row.verify_seconds)
@@ -167,6 +170,7 @@ def step_costs(
         draft=[max(LEAST, _quartile(rest[d]) - other) for d in depths[1:]],
         other=other,
         rounds=sum(map(len, rest.values())),
+        busy=running / total,
     )
 
 

@@ -46,6 +46,7 @@ class Answer(BaseModel):
     output: Spent
     straddling: int  # rounds
     prefill_seconds: float
+    running_seconds: float  # of all steps, in which this thread had a core
     crc32: int  # of the answer's tokens
     ended: str
 
@@ -62,12 +63,13 @@ class Runner:
         self._engine = Engine(target, drafter, policy, max_batch=1, capacity=capacity)
         self._engine.submit(request)
         self.spent = {phase: Spent() for phase in PHASES}
-        self.straddling, self.prefill_seconds = 0, 0.0
+        self.straddling, self.prefill_seconds, self.running_seconds = 0, 0.0, 0.0
 
     def step(self) -> None:
-        started = time.perf_counter()
+        thread, started = time.thread_time(), time.perf_counter()
         self._engine.step()
         seconds = time.perf_counter() - started
+        self.running_seconds += time.thread_time() - thread
         if not self.request.rounds:
             self.prefill_seconds += seconds
             return
@@ -92,6 +94,7 @@ class Runner:
             output=self.spent["output"],
             straddling=self.straddling,
             prefill_seconds=self.prefill_seconds,
+            running_seconds=self.running_seconds,
             crc32=zlib.crc32(np.array(self.request.emitted, dtype=np.int64).tobytes()),
             ended=self.request.finish_reason,
         )

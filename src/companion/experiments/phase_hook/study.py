@@ -26,7 +26,7 @@ from companion.experiments.phase_hook import design
 from companion.experiments.phase_hook.design import Config, arms, check, fitting, judging
 from companion.experiments.phase_hook.fit import StepCosts, full_drafts, known_exactly, load, request_of, step_costs
 from companion.experiments.phase_hook.race import PHASES, Answer, Runner, race
-from companion.experiments.phase_hook.summary import Cell, Ratio, bars, cells, identical, ratios
+from companion.experiments.phase_hook.summary import Cell, Ratio, bars, busy, cells, identical, ratios
 from companion.experiments.stored import append_rows, read_result, resume_rows
 from companion.phase.origin import Measured
 from companion.phase.rates import MeasuredRates
@@ -108,7 +108,7 @@ def run(output: Path | None = None, rows: Path | None = None, config: Config | N
         for case in done
         for ratio in ratios(case.drafter, case.temperature, case.answers, config.resamples, config.seed)
     ]
-    judged = bars(found, known)
+    judged = bars(found, known, {(case.drafter, case.temperature) for case in done if crowded(case, config)})
     result = Result(
         config=config,
         verdict=verdict(judged),
@@ -131,6 +131,12 @@ def run(output: Path | None = None, rows: Path | None = None, config: Config | N
     if output is not None:
         write_json(output, result.model_dump(mode="json"))
     return result
+
+
+def crowded(case: Case, config: Config) -> bool:
+    """Whether others had the core too often. Told of one thread on a CPU; what several do, or a GPU, is not seen."""
+    one_thread = config.device == "cpu" and config.threads == 1
+    return one_thread and min(case.costs.busy, busy(case.answers)) < design.UNDISTURBED
 
 
 def _missing(
@@ -240,6 +246,8 @@ def show(result: Result) -> None:
             )
         console.print(table)
         straddling = max(c.straddle_rate for c in result.cells if c.drafter == case.drafter)
+        if crowded(case, result.config):
+            console.print("timed while others wanted the core: nothing is judged by it; measure on an idle machine")
         console.print(f"{case.banner}; at most {100 * straddling:.1f} % of an arm's rounds straddle")
     for bar in result.bars:
         value = "none" if bar.value is None else f"{bar.value:.3f}"

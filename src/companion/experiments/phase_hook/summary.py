@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -137,8 +137,17 @@ def _ratio(
     return Interval.of(float(whole), drawn)
 
 
-def bars(found: Sequence[Ratio], known: Sequence[Cell]) -> list[Bar]:
-    """What is demanded of the calibrated hook: inside the span over plain decoding, outside over no hook at all."""
+def busy(answers: Sequence[Answer]) -> float:
+    """Share of the steps' time in which this thread had a core."""
+    return sum(a.running_seconds for a in answers) / sum(a.prefill_seconds + spent([a], "all").seconds for a in answers)
+
+
+def bars(found: Sequence[Ratio], known: Sequence[Cell], crowded: Collection[tuple[str, float]] = ()) -> list[Bar]:
+    """What is demanded of the calibrated hook: inside the span over plain decoding, outside over no hook at all.
+
+    ``crowded`` are drafters and temperatures that were timed while others wanted the core: longer steps are interrupted
+    more often, so depths were chosen by wrong times, and nothing is judged by them.
+    """
     tokens = {(c.drafter, c.temperature, c.arm, c.part): c.tokens for c in known}
     demands = {("think", PLAIN), ("output", OFF)}
     return [
@@ -150,6 +159,7 @@ def bars(found: Sequence[Ratio], known: Sequence[Cell]) -> list[Bar]:
             r.low,
             r.high,
             tokens[r.drafter, r.temperature, r.arm, r.part],
+            enough=(r.drafter, r.temperature) not in crowded,
         )
         for r in found
         if r.arm in JUDGED and (r.part, r.over) in demands
