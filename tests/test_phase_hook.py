@@ -24,7 +24,7 @@ from companion.planning import CostModel
 from companion.protocols import Outcome, RequestView, Sampling
 from companion.resampling import Interval
 from companion.scheduling.capacity import Capacity, CapacityTable, Curve
-from companion.scheduling.phase_hook import PhaseHook, survival_low
+from companion.scheduling.phase_hook import PhaseHook, survivals
 from companion.scheduling.step_cycle import StepCycle
 
 QWEN3_V = 151_936
@@ -167,7 +167,7 @@ def test_outside_decoding_the_baseline_stands(stage):
     assert (found.depth, found.basis, found.rate, found.tau) == (5, "not_decoding", None, None)
 
 
-# Rates: measured, of this very use, and read at the low end.
+# Rates: measured, of this very use, and read at the end that changes less.
 
 
 def test_a_synthetic_trace_cannot_calibrate():
@@ -204,44 +204,67 @@ def test_rates_of_another_sampling_are_refused_when_a_request_has_it():
         made.draft_depths([view(sampling=Sampling(0.7))])
 
 
-def test_the_low_end_of_the_interval_plans():
-    sure, vague = calibrated(0.5, 0.8), calibrated(0.5, phase_rate(0.8, width=0.3))
-    assert vague.decide("output").rate == pytest.approx(0.5)
-    assert vague.decide("output").depth < sure.decide("output").depth
-    curves = (phase_rate(0.8, [0.9, 0.8, 0.7], width=w) for w in (0.0, 0.1))
-    steady, shaky = (calibrated(curve, curve, planner="curve") for curve in curves)
-    assert shaky.decide("output").rate == pytest.approx(0.8)
-    assert shaky.decide("output").tau == pytest.approx(
-        1 + survival_low(phase_rate(0.8, [0.9, 0.8, 0.7], 0.1).curve).sum()
-    )
-    assert steady.decide("output").tau > shaky.decide("output").tau
+@pytest.mark.parametrize("planner", ["iid", "curve"])
+def test_the_end_of_the_interval_that_changes_less_plans(planner):
+    """Costs under which 0.3 is worth one slot, 0.55 two and 0.9 all seven."""
+
+    def decided(value, width, baseline):
+        rate = phase_rate(value, [value] * 7, width)
+        return calibrated(rate, rate, planner=planner, baseline=baseline, costs=CostModel(60, 500, 30)).decide("think")
+
+    exact = {a: decided(a, 0.0, 1).depth for a in (0.3, 0.55, 0.9)}
+    assert exact == {0.3: 1, 0.55: 2, 0.9: 7}
+    raised, lowered, kept = decided(0.85, 0.1, 1), decided(0.45, 0.2, 7), decided(0.6, 0.3, 2)
+    assert 1 < raised.depth < decided(0.85, 0.0, 1).depth
+    assert raised.rate == pytest.approx(0.75)
+    assert decided(0.45, 0.0, 7).depth < lowered.depth < 7
+    assert lowered.rate == pytest.approx(0.65)
+    assert (kept.depth, kept.rate) == (2, pytest.approx(0.6))
+    assert {d.basis for d in (raised, lowered, kept)} == {"measured_prior"}
 
 
-def test_the_low_end_of_a_survival_covers_it_and_is_no_more_pessimistic_than_it_must_be():
-    """Drawn anew from binomial counts, 2.5 % of the low ends lie above what is true; of the product of low ends hardly
-    any does."""
+@given(rates, rates, st.floats(0, 0.5), st.integers(0, 7), costs, planners)
+def test_no_interval_moves_a_depth_further_than_its_middle_does(think, output, width, baseline, costs, planner):
+    options = {"baseline": baseline, "min_depth": 0, "costs": costs, "planner": planner}
+    wide = calibrated(*(phase_rate(a, width=width) for a in (think, output)), **options)
+    exact = calibrated(think, output, **options)
+    for phase in ("think", "output"):
+        moved, known = wide.decide(phase).depth, exact.decide(phase).depth
+        assert min(known, baseline) <= moved <= max(known, baseline)
+
+
+def test_the_ends_of_a_survival_cover_it_and_are_no_wider_than_they_must_be():
+    """Drawn anew from binomial counts, 2.5 % of the low ends lie above what is true, and as many high ends below; of
+    the products of ends hardly any do."""
     c, n = np.array([0.8, 0.75, 0.7, 0.65]), 300
     random = np.random.default_rng(0)
-    over, product = [], []
+    missed, product = [], []
     for _ in range(2000):
         judged, curve = n, []
         for rate in c:
             kept = random.binomial(judged, rate)
             seen, error = kept / judged, 1.96 * np.sqrt(rate * (1 - rate) / judged)
-            curve.append(Interval(seen, max(0.0, seen - error), 1.0))
+            curve.append(Interval(seen, max(0.0, seen - error), min(1.0, seen + error)))
             judged = kept
-        over.append(survival_low(curve)[-1] > c.prod())
+        missed.append((survivals(curve, "low")[-1] > c.prod(), survivals(curve, "high")[-1] < c.prod()))
         product.append(np.prod([one.low for one in curve]) > c.prod())
-    assert 0.01 < np.mean(over) < 0.045
+    assert (np.mean(missed, axis=0) > 0.01).all()
+    assert (np.mean(missed, axis=0) < 0.045).all()
     assert np.mean(product) < 0.005
-    assert survival_low([Interval(0.5, 0.0, 1.0), Interval(0.9, 0.8, 1.0)]).tolist() == [0.0, 0.0]
-    assert survival_low([Interval(0.0, 0.0, 0.1)]).tolist() == [0.0]
+
+
+def test_survivals_at_zero():
+    half = Interval(0.5, 0.0, 1.0)
+    assert survivals([half, Interval(0.9, 0.8, 1.0)], "low").tolist() == [0.0, 0.0]
+    assert survivals([Interval(0.0, 0.0, 0.1), half], "value").tolist() == [0.0, 0.0]
+    assert survivals([Interval(0.0, 0.0, 0.1)], "high").tolist() == pytest.approx([0.1])
 
 
 @given(curves)
 def test_the_survival_of_exact_rates_is_their_product(rates):
-    found = survival_low(phase_rate(0.5, rates).curve)
-    np.testing.assert_allclose(found, np.cumprod(rates), atol=1e-12)
+    for end in ("low", "value", "high"):
+        found = survivals(phase_rate(0.5, rates).curve, end)
+        np.testing.assert_allclose(found, np.cumprod(rates), atol=1e-12)
 
 
 def test_the_curve_planner_reads_the_curve():

@@ -184,7 +184,8 @@ def test_what_each_arm_plans_with(target, report):
     for phase in ("think", "output"):
         exact, measured = made[ORACLE].rates.of(phase), made[CURVE].rates.of(phase)
         assert exact.rate.low == exact.rate.value == measured.rate.value > measured.rate.low
-        assert made[NOTE].decide(phase).rate < made[SOLVED].decide(phase).rate, "tau / (gamma + 1) is no rate"
+        note = made[NOTE].rates.of(phase).rate
+        assert note.high < made[SOLVED].rates.of(phase).rate.low, "tau / (gamma + 1) is no rate"
 
 
 def test_only_deterministic_drafters_are_put_under_the_uncalibrated_hook(target):

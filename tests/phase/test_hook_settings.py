@@ -12,7 +12,7 @@ from companion.scheduling.hook_settings import configured_hook
 from companion.scheduling.phase_hook import Serving
 
 HERE = Serving("tiny-qwen3", "dspark")
-RATES = MeasuredRates(measured(), PhaseRate(Interval(0.05, 0.02, 0.1)), PhaseRate(Interval(0.98, 0.97, 0.99)))
+RATES = MeasuredRates(measured(), PhaseRate(Interval(0.05, 0.04, 0.06)), PhaseRate(Interval(0.98, 0.97, 0.99)))
 ON = "[speculation]\nenabled = true\nbaseline_proposal_len = 3\nmin_proposal_len = 0\nvocab_size = 1024\n"
 
 

@@ -18,9 +18,10 @@ the measured position curve itself, 1 + S_1 + .. + S_g with S_k = c_1 .. c_k, no
 below c_1 replaces c_1 and leaves the later c_k.
 
 **Measured rates** come with the run that they were measured in and are refused elsewhere: other models are refused
-when the hook is built, another sampling when a request with it is planned for. Planning takes the low end of their
-interval, of a curve that of each S_k (`survival_low`). Drafts that are not worth it are what the hook is there to
-avoid, so it drafts where even the low end pays; rates of few responses have wide intervals and plan too shallow.
+when the hook is built, another sampling when a request with it is planned for. The conservative end of their interval
+plans, which is the one that changes less: the hook drafts deeper than the baseline only as far as the low end demands,
+shallower only as far as the high end does, and stays at the baseline while the two disagree about it. Rates of few
+responses have wide intervals and change nothing.
 
 **Depth 0** switches speculation off, if ``min_depth`` is 0. Nothing is learnt on the way, so there is nothing that the
 hook could unlearn: rates were measured offline, and the phase alone, which is tracked on every committed token, decides
@@ -32,13 +33,13 @@ depth-0 step pays for no drafting; only the latter knows where plain decoding is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
-from companion.accepted_length import survival_from_conditional
 from companion.phase.rates import MeasuredRates, PhaseRate
 from companion.planning import F64, CostModel, Cycle, best_index, expected_tokens
 from companion.protocols import Frontier, Outcome, Phase, RequestView, Sampling
@@ -51,6 +52,8 @@ from companion.scheduling.step_cycle import StepCycle
 Planner = Literal["iid", "certified", "curve"]
 Stage = Phase | Literal["prefill", "complete"]  # only think and output decode
 Basis = Literal["not_decoding", "baseline", "entropy_ceiling", "measured_prior", "measured_prior_capped_by_entropy"]
+End = Literal["low", "high", "value"]
+ENDS: tuple[End, ...] = ("low", "high", "value")  # in the order in which they are asked
 REMEMBERED = 1 << 14  # decisions; they repeat from round to round
 
 
@@ -78,18 +81,23 @@ class Serving:
     drafter_revision: str | None = None
 
 
-def survival_low(curve: Sequence[Interval]) -> F64:  # [g] of c_k -> [g]
-    """The low end of every prefix survival S_k = c_1 .. c_k, from the low ends of the conditional acceptances.
+def survivals(curve: Sequence[Interval], end: End) -> F64:  # [g] of c_k -> [g]
+    """An end of the interval of every prefix survival S_k = c_1 .. c_k, from those of the conditional acceptances.
 
-    ln S_k is a sum of terms that rest on different slots, so their errors add in squares:
-    ln S_k - sqrt(sum of (ln c_i - ln low_i)^2). The product of the low ends would take every position to be at its
-    worst at once. 0 from a c_k on whose low end is 0.
+    ln S_k is a sum of terms that rest on different slots, so their errors add in squares: with e_i the end of c_i,
+    ln S_k -+ sqrt(sum of (ln e_i - ln c_i)^2). The product of the ends would take every position to be at its worst at
+    once. 0 from an end of 0 on; an end stands for a c_i of 0, which has no logarithm.
     """
-    value, low = (np.array([getattr(c, end) for c in curve], dtype=np.float64) for end in ("value", "low"))
-    known = np.cumprod(low > 0.0) > 0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        drop = np.sqrt(np.cumsum(np.where(known, np.log(value / low), 0.0) ** 2))
-    return np.minimum.accumulate(np.where(known, survival_from_conditional(value) * np.exp(-drop), 0.0))
+    log, square, found = 0.0, 0.0, np.zeros(len(curve))
+    for k, c in enumerate(curve):
+        edge = getattr(c, end)
+        if edge == 0.0:
+            break
+        centre = c.value or edge
+        log += math.log(centre)
+        square += math.log(edge / centre) ** 2
+        found[k] = min(1.0, math.exp(log + (square**0.5 if end == "high" else -(square**0.5))))
+    return np.minimum.accumulate(found)
 
 
 class PhaseHook:
@@ -169,38 +177,48 @@ class PhaseHook:
         if stage not in get_args(Phase):
             return Decision(self.baseline, "not_decoding")
         measured = None if self.rates is None else self.rates.of(stage)  # type: ignore[arg-type]
-        if measured is None and ceiling is None:
+        cycle = cycle or self._cycle(1, 0)
+        if measured is not None:
+            return self._calibrated(measured, ceiling, cycle)
+        if ceiling is None:
             return Decision(self.baseline, "baseline")
-        rate, tokens = self._expected(measured, ceiling)
-        best = int(best_index(tokens / (cycle or self._cycle(1, 0)).cycle_us(self.min_depth + np.arange(len(tokens)))))
-        if measured is None:
-            best = min(best, self.baseline - self.min_depth)
-        capped = measured is not None and ceiling is not None and ceiling < self._first(measured)
-        basis: Basis = (
-            "entropy_ceiling"
-            if measured is None
-            else "measured_prior_capped_by_entropy"
-            if capped
-            else "measured_prior"
-        )
-        return Decision(self.min_depth + best, basis, rate, float(tokens[best]))
+        tokens = self._of_rate(ceiling)
+        depth = min(self._best(tokens, cycle), self.baseline)
+        return Decision(depth, "entropy_ceiling", ceiling, float(tokens[depth - self.min_depth]))
 
-    def _first(self, measured: PhaseRate) -> float:
-        """The measured acceptance that a ceiling is held against."""
-        one = measured.rate if self.planner != "curve" else measured.curve[0]  # type: ignore[index]
-        return one.low
+    def _calibrated(self, measured: PhaseRate, ceiling: float | None, cycle: Cycle) -> Decision:
+        """From the end of the interval that changes the baseline less."""
+        for end in ENDS:
+            first, tokens = self._expected(measured, end, ceiling)
+            baseline = min(self.baseline, self.min_depth + len(tokens) - 1)  # a curve may not be known that far
+            depth = baseline if end == "value" else self._best(tokens, cycle)
+            if end == "value" or (depth >= baseline if end == "low" else depth <= baseline):
+                break
+        capped = ceiling is not None and ceiling < first
+        basis: Basis = "measured_prior_capped_by_entropy" if capped else "measured_prior"
+        rate = ceiling if ceiling is not None and capped else first
+        return Decision(depth, basis, rate, float(tokens[depth - self.min_depth]))
 
-    def _expected(self, measured: PhaseRate | None, ceiling: float | None) -> tuple[float, F64]:
-        """The acceptance planned with, and the tokens of a round at every depth from ``min_depth`` on."""
-        bounds = [rate for rate in (ceiling, None if measured is None else self._first(measured)) if rate is not None]
-        rate = min(bounds)
+    def _best(self, tokens: F64, cycle: Cycle) -> int:
+        depths = self.min_depth + np.arange(len(tokens))
+        return int(depths[best_index(tokens / cycle.cycle_us(depths))])
+
+    def _of_rate(self, rate: float) -> F64:
+        """Tokens of a round at every depth from ``min_depth`` on, where one number plans."""
+        assert self.planner != "curve"
+        return expected_tokens(rate, np.arange(self.min_depth, self.max_depth + 1), self.planner)
+
+    def _expected(self, measured: PhaseRate, end: End, ceiling: float | None) -> tuple[float, F64]:
+        """The measured acceptance that a ceiling is held against, and the tokens of a round with the lower of both."""
+        most = 1.0 if ceiling is None else ceiling
         if self.planner != "curve":
-            return rate, expected_tokens(rate, np.arange(self.min_depth, self.max_depth + 1), self.planner)
-        assert measured is not None
+            first = float(getattr(measured.rate, end))
+            return first, self._of_rate(min(first, most))
         assert measured.curve is not None
-        survival = survival_low(measured.curve[: self.max_depth])
-        scale = rate / survival[0] if survival[0] > rate else 1.0
-        return rate, np.append(1.0, 1.0 + scale * np.cumsum(survival))[self.min_depth :]
+        survival = survivals(measured.curve[: self.max_depth], end)
+        first = float(survival[0])
+        scale = most / first if first > most else 1.0
+        return first, np.append(1.0, 1.0 + scale * np.cumsum(survival))[self.min_depth :]
 
     def _cycle(self, requests: int, context: float) -> Cycle:
         return self.costs if isinstance(self.costs, CostModel) else StepCycle(self.costs.at(context), requests)
