@@ -32,12 +32,11 @@ class Config(BaseModel):
         "dflash-argmax",
         "dspark",
         "dspark-think-50",
-        "dspark-think-100",
     )
     temperatures: tuple[float, ...] = (0.0, 1.0)
     device: str = "cpu"
     threads: int = 1
-    fitted: int = 12
+    fitted: int = 16
     prompts: int = 5
     repeats: int = 1
     timed_rounds: int = 60  # of every depth, for the costs
