@@ -216,7 +216,7 @@ def test_the_zoo_changes_one_thing_at_a_time_and_trains_seed_by_seed(
             torchrun.setenv(name, "0")
         with pytest.raises(ValueError, match="torchrun is for `companion train drafter`"):
             zoo.train_zoo(tmp_path, ["dspark"])
-    monkeypatch.setitem(zoo.RECIPES, "dspark", replace(MICRO, schedule=Schedule(steps=1, warmup=1)))
+    monkeypatch.setitem(zoo.KNOWN, "dspark", replace(MICRO, schedule=Schedule(steps=1, warmup=1)))
     folders = zoo.train_zoo(tmp_path, ["dspark"], seeds=2, workers=1)
     first, second = (load_weights(folder.parent) for folder in folders)
     assert any(not torch.equal(first[k], second[k]) for k in first)
