@@ -14,6 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+READABLE = 100_000  # characters
+
 
 def collect(
     *,
@@ -82,8 +84,11 @@ def file_hash(path: Path) -> str:
 
 
 def write_json(path: Path, record: Any) -> None:
-    """Write a JSON file whole or not at all."""
-    write_atomic(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    """Write a JSON file whole or not at all; indented, unless it is too long for anybody to read it."""
+    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
+    if len(text) > READABLE:
+        text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    write_atomic(path, text + "\n")
 
 
 def write_atomic(path: Path, text: str) -> None:
