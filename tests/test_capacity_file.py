@@ -62,6 +62,14 @@ def path(tmp_path, one_thread):
 
 
 @pytest.mark.filterwarnings("error")
+def test_what_is_too_long_to_be_read_is_written_without_indentation(tmp_path):
+    for record in ({"a": [1.5, "ü"]}, {"a": [0.1] * 40_000}):
+        write_json(tmp_path / "one.json", record)
+        text = (tmp_path / "one.json").read_text(encoding="utf-8")
+        assert json.loads(text) == record
+        assert (text.count("\n") > 1) == (len(record["a"]) == 2)
+
+
 def test_a_table_of_this_place_comes_back_without_a_word(path):
     table = load_capacity(path, target=TARGET, drafter=DRAFTER)
     assert table.provenance["threads"] == 1

@@ -12,7 +12,7 @@ from companion import figures, figures_load
 from companion.calibration import Temperatures
 from companion.cli import app
 from companion.engine.load import data_folder, find_model
-from companion.experiments.load import serve as serving
+from companion.experiments import turns
 from companion.experiments.load import study, summary
 from companion.experiments.load.design import GREEDY, MAIN, texts
 from companion.experiments.load.policies import POLICIES, fitted, make, static_depth
@@ -117,7 +117,7 @@ def test_a_request_that_ends_makes_room_for_the_next_and_what_still_runs_is_give
 
 
 def test_other_engines_take_turns_and_are_not_counted(target, monkeypatch):
-    monkeypatch.setattr(serving, "TURN", 0.0)  # after every step
+    monkeypatch.setattr(turns, "TURN", 0.0)  # after every step
     alone = [serve(dict([engine(target, policy, temperature=0.0)]))[0] for policy in ("plain", "fixed-3")]
     together = serve(dict(engine(target, policy, temperature=0.0) for policy in ("plain", "fixed-3")))
     for a, b in zip(alone, together, strict=True):

@@ -103,6 +103,12 @@ class Capacity:
         known = len(self.draft) if depth is None else min(depth, len(self.draft))
         return float(self.draft[known - 1](requests))
 
+    def seconds_by_depth(self, depths: ArrayLike, requests: int) -> F64:  # [...] -> [...]
+        """Of steps in which each of ``requests`` drafts and verifies so many tokens; at depth 0 it only decodes."""
+        wanted = np.asarray(depths, dtype=np.int64)
+        drafting = np.vectorize(lambda d: self.drafting(requests, int(d)), otypes=[float])(wanted)
+        return np.asarray(self.seconds(requests * (1 + wanted), requests, drafted=0) + drafting)
+
     def __hash__(self) -> int:
         """Of a few times only: schedulers look a capacity up in every step."""
         return hash((self.verify.seconds[0], self.verify.seconds[-1], self.read, len(self.draft)))

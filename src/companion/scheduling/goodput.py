@@ -83,6 +83,4 @@ class Goodput:
 @lru_cache(maxsize=4096)  # steps ask alike
 def _seconds(capacity: Capacity, requests: int, max_depth: int) -> NDArray[np.float64]:  # -> [max_depth + 1]
     """Of a step that drafts and verifies 0 to ``max_depth`` tokens for each of ``requests``."""
-    depths = np.arange(max_depth + 1)
-    drafting = np.array([capacity.drafting(requests, int(d)) for d in depths])
-    return np.asarray(capacity.seconds(requests * (1 + depths), requests, drafted=0) + drafting)
+    return capacity.seconds_by_depth(np.arange(max_depth + 1), requests)

@@ -26,7 +26,4 @@ class StepCycle:
             raise ValueError(f"a step serves at least 1 request, got {self.requests}")
 
     def cycle_us(self, depth: ArrayLike) -> NDArray[np.float64]:  # [...] -> [...]
-        depths = np.asarray(depth, dtype=np.int64)
-        drafting = np.vectorize(lambda d: self.capacity.drafting(self.requests, int(d)), otypes=[float])(depths)
-        verifying = self.capacity.seconds(self.requests * (1 + depths), self.requests, drafted=0)
-        return np.asarray(1e6 * (verifying + drafting))
+        return np.asarray(1e6 * self.capacity.seconds_by_depth(depth, self.requests))

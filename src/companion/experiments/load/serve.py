@@ -6,14 +6,11 @@ after which it holds the demanded number of committed tokens; what is still runn
 the engine is always full. Joining requests are read in the same forwards, as in any server: their tokens are counted
 apart from the budget.
 
-The runs that are to be compared take turns of a tenth of a second in an order that is drawn anew each time, so that
-slow spells of the machine, periodic ones too, hit all alike. Between turns the core is left to others for a moment:
-what the operating system owes them is not taken out of a step.
+The runs that are to be compared take turns (`companion.experiments.turns`).
 """
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 import zlib
@@ -28,10 +25,9 @@ from companion.engine.decode import Commit, Engine
 from companion.engine.draws import KeyedDraws, request_key
 from companion.engine.load import TextTarget
 from companion.engine.request import Request, StopRule
+from companion.experiments.turns import take_turns
 from companion.phase.tracker import PhaseTracker
 from companion.protocols import Context, Drafter, Frontier, Outcome, Policy, RequestView, Sampling
-
-TURN, PAUSE = 0.1, 0.01  # seconds
 
 
 class RunKey(BaseModel, frozen=True):
@@ -207,21 +203,15 @@ class LoadedEngine(Engine):
 
 def serve(engines: Mapping[RunKey, LoadedEngine], yardstick: Callable[[], float] | None = None) -> list[Run]:
     """Let the engines serve in turns until every window is full; ``yardstick`` is taken before each turn."""
-    gc.collect()
-    gc.freeze()  # or one policy pays, in some step, for a search through all objects of all of them
-    order, taken = random.Random(0), defaultdict[RunKey, list[float]](list)
+    taken = defaultdict[RunKey, list[float]](list)
+
+    def measure(key: RunKey) -> None:
+        if yardstick is not None:
+            taken[key].append(yardstick())
+
     with ExitStack() as stack:
-        stack.callback(gc.unfreeze)
         loops = {key: stack.enter_context(closing(engine.run())) for key, engine in engines.items()}  # type: ignore[type-var]
-        while waiting := [key for key in loops if not engines[key].done]:
-            for key in order.sample(waiting, len(waiting)):
-                time.sleep(PAUSE)
-                if yardstick is not None:
-                    taken[key].append(yardstick())
-                until = time.perf_counter() + TURN
-                for _ in loops[key]:
-                    if engines[key].done or time.perf_counter() > until:
-                        break
+        take_turns(loops, lambda key: next(loops[key]), lambda key: engines[key].done, random.Random(0), measure)
     for key, seconds in taken.items():
         engines[key].measured.yardstick = float(np.median(seconds))
     return [engine.measured for engine in engines.values()]

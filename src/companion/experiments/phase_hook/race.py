@@ -1,4 +1,4 @@
-"""One prompt answered by all arms, which take turns of a tenth of a second: slow spells of the machine hit all alike.
+"""One prompt answered by all arms, which take turns (`companion.experiments.turns`).
 
 A step serves one request, so its time, all of it, belongs to the tokens that it commits. A step whose tokens lie in
 both phases is divided by their number. The prefill and the token that comes from it belong to no round and are left
@@ -7,12 +7,10 @@ out; what a drafter catches up on after a span without drafts is in the step tha
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import get_args
 
 import numpy as np
@@ -20,9 +18,9 @@ from pydantic import BaseModel
 
 from companion.engine.decode import Engine
 from companion.engine.request import Request
+from companion.experiments.turns import take_turns
 from companion.protocols import Drafter, Phase, Policy, Target
 
-TURN, PAUSE = 0.1, 0.01  # seconds
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
@@ -101,22 +99,10 @@ class Runner:
 
 
 def race(runners: Mapping[str, Runner], order: random.Random) -> None:
-    """Let all answer, in turns whose order is drawn anew each time."""
-    with _no_search():
-        while waiting := [name for name, runner in runners.items() if not runner.request.finish_reason]:
-            for name in order.sample(waiting, len(waiting)):
-                time.sleep(PAUSE)  # what the operating system owes others is not taken out of a step
-                until = time.perf_counter() + TURN
-                while not runners[name].request.finish_reason and time.perf_counter() < until:
-                    runners[name].step()
-
-
-@contextmanager
-def _no_search() -> Iterator[None]:
-    """Objects that are there already are not searched through in somebody's step."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+    """Let all answer, in turns."""
+    take_turns(
+        runners,
+        lambda name: runners[name].step(),
+        lambda name: bool(runners[name].request.finish_reason),
+        order,
+    )
