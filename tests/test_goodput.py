@@ -33,6 +33,10 @@ def test_the_rate_is_accepted_over_judged():
     policy = fed(FLAT, 0, True, window=10)
     policy.observe([Outcome(0, None, 7, 7, False)] * 10)
     assert policy.rate == 1.0, "rounds that left the window still count"
+    policy = fed(FLAT, 6, True, window=10)
+    policy.observe([Outcome(0, None, 7, 1, True)] * 10)
+    assert policy.rate == 0.5, "what rounds that left had accepted still counts"
+    policy.observe([Outcome(0, None, 7, 7, False)] * 10)
     policy.observe([Outcome(0, None, 0, 0, False)] * 20)
     assert policy.rate == 1.0, "rounds without a draft say nothing"
 

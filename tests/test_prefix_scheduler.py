@@ -115,6 +115,18 @@ def test_it_is_algorithm_1(instance):
     assert in_the_engine(PrefixScheduler(capacity), c) == mine
 
 
+@pytest.mark.parametrize("last", [64, 65, 66, 320, 321, 322])
+def test_a_large_batch_stops_where_the_table_says(last):
+    """Admission reads times in pieces; a cliff at a seam between two of them is seen where it is."""
+    rng, requests = np.random.default_rng(last), 60
+    c = rng.uniform(0.9, 1.0, (requests, 7))
+    cliff = requests + last
+    capacity = Capacity(Curve((1, cliff - 1, cliff, 500), (1.0, 1.0, 50.0, 60.0)))
+    mine = prefix_lengths(c, capacity)
+    assert mine.sum() == last - 1
+    assert in_the_engine(PrefixScheduler(capacity), c) == mine.tolist()
+
+
 @settings(max_examples=500)
 @given(instances(requests=3, slots=3))
 def test_for_each_batch_size_the_greedy_set_is_best_and_the_search_finds_the_optimum(instance):
