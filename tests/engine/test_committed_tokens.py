@@ -139,8 +139,8 @@ def test_a_greedy_request_serves_a_one_hot_row():
         assert min(row.entropy) > 0
 
 
-def test_the_policy_sees_the_entropy_of_the_row_that_made_the_anchor():
-    seen = []
+def test_the_policy_sees_both_entropies_of_the_row_that_made_the_anchor():
+    seen, filtered = [], Sampling(temperature=0.6, top_k=2)
 
     class Watching(FixedDepth):
         def draft_depths(self, requests):
@@ -150,12 +150,27 @@ def test_the_policy_sees_the_entropy_of_the_row_that_made_the_anchor():
     prompt = [0, 3, 0]
     engine = Engine(TableTarget(VOCAB, random_law(VOCAB, 3)), TableDrafter(VOCAB, random_law(VOCAB, 4)), Watching(3))
     request = Request(
-        Context(0, list(prompt), Sampling(), KeyedDraws(0, b"")), 3, StopRule(12), PhaseTracker(TAGS, prompt)
+        Context(0, list(prompt), filtered, KeyedDraws(0, b"")), 3, StopRule(12), PhaseTracker(TAGS, prompt)
     )
     engine.submit(request)
     list(engine.run())
     for view in seen:
         p = np.asarray(random_law(VOCAB, 3)(tuple(request.context.tokens[: view.position - 1])))
         assert view.last_entropy == pytest.approx(-(p * np.log(p)).sum(), rel=1e-9)
+        served = np.sort(p)[-2:] ** (1 / 0.6) / (np.sort(p)[-2:] ** (1 / 0.6)).sum()
+        assert view.last_served_entropy == pytest.approx(-(served * np.log(served)).sum(), rel=1e-6)
         assert view.room == 12 - (view.position - 3)
     assert len(seen) == len(request.rounds)
+
+
+def test_a_step_without_drafts_asks_the_drafter_for_nothing():
+    class Silent(TableDrafter):
+        def propose(self, contexts, depths):
+            raise AssertionError("a draft of no tokens costs nothing")
+
+    drafter = Silent(VOCAB, random_law(VOCAB, 4))
+    engine = Engine(TableTarget(VOCAB, random_law(VOCAB, 3)), drafter, FixedDepth(0))
+    request = Request(Context(0, [0, 3, 0], Sampling(), KeyedDraws(0, b"")), 3, StopRule(5), PhaseTracker(TAGS, [0]))
+    engine.submit(request)
+    list(engine.run())
+    assert [row.drafted for row in request.rounds] == [0] * 4

@@ -176,6 +176,8 @@ class Engine:
             max(0, min(depth, self.drafter.max_depth, view.room - 1))  # a round commits up to depth + 1 tokens
             for depth, view in zip(self.policy.draft_depths(views), views, strict=True)
         ]
+        if not any(depths):  # nothing to draft: a step of plain decoding
+            return drafts, lengths
         proposals = self.drafter.propose([running[i].context for i in decoding], depths)
         for proposal, depth in zip(proposals, depths, strict=True):
             if len(proposal) > depth:
@@ -216,7 +218,9 @@ class Engine:
             new = [*draft.tokens[:accepted], token]
             count, request.finish_reason = request.stop.cut(request.emitted, new)
             new = new[:count]
-            request.last_entropy = statistics.entropy[span.start + count - 1]
+            anchor_row = span.start + count - 1
+            request.last_entropy = statistics.entropy[anchor_row]
+            request.last_served_entropy = statistics.served_entropy[anchor_row]
             phases = request.tracker.label(new)
             context.tokens.extend(new)
             if request.cached:  # the token sampled from the prefill belongs to no round

@@ -12,6 +12,7 @@ class DraftFrontier:
     def __init__(self, requests: Sequence[RequestView], drafts: Sequence[Draft]) -> None:
         self._requests = requests
         self.__drafts = drafts  # name-mangled, as the lengths are: a policy that cheats has to say so
+        self.__drafted = [len(draft.tokens) for draft in drafts]
         self.__lengths = [0] * len(drafts)
 
     @property
@@ -19,20 +20,20 @@ class DraftFrontier:
         return self._requests
 
     def drafted(self, row: int) -> int:
-        return min(self.__lengths[row] + 1, len(self.__drafts[row]))
+        return min(self.__lengths[row] + 1, self.__drafted[row])
 
     def admitted(self, row: int) -> int:
         return self.__lengths[row]
 
     def confidence(self, row: int) -> float | None:
         draft, k = self.__drafts[row], self.__lengths[row]
-        return draft.confidence[k] if draft.confidence is not None and k < len(draft) else None
+        return draft.confidence[k] if draft.confidence is not None and k < self.__drafted[row] else None
 
     def revealed(self, row: int) -> Sequence[int]:
         return self.__drafts[row].tokens[: self.__lengths[row]]
 
     def admit(self, row: int) -> None:
-        if self.__lengths[row] == len(self.__drafts[row]):
+        if self.__lengths[row] == self.__drafted[row]:
             raise IndexError(f"request {self.requests[row].request} has no drafted slot left to admit")
         self.__lengths[row] += 1
 

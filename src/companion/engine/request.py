@@ -74,6 +74,7 @@ class Request:
     rounds: list[Round] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     last_entropy: float | None = None
+    last_served_entropy: float | None = None
 
     @property
     def emitted(self) -> list[int]:
@@ -96,4 +97,5 @@ class Request:
             room=self.room,
             last_entropy=self.last_entropy,
             sampling=self.context.sampling,
+            last_served_entropy=self.last_served_entropy,
         )

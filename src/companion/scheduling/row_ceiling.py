@@ -6,7 +6,7 @@ at hand decides how much it says.
 **The served row's own entropy H_s.** p has at most K tokens, K = k under top-k and V otherwise (of top-p only this is
 known beforehand), so max p <= p*(H_s, K). At H_s = 2 that is 0.554 for K = 20 where V = 151,936 gives 0.866.
 
-**The model's entropy H_1**, at temperature 1 and unfiltered: all that a `RequestView` has. Let M be its largest
+**The model's entropy H_1**, at temperature 1 and unfiltered, for where H_s was not kept. Let M be its largest
 probability, M <= m = p*(H_1, V), and let the others be t = (1 - m)/(V - 1) each: the spike over an even tail.
 
 * temperature T <= 1: with a = 1/T >= 1, sum of the others' p^a is least where they are even, so
