@@ -13,10 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import BaseModel
+from tqdm import tqdm
 
 import companion
 from companion.calibration import F64
+from companion.engine.load import TextTarget
+from companion.experiments.forced_exit.design import CUE
 from companion.experiments.phase_gap import design
+from companion.experiments.phase_gap.answers import answer_entropies
 from companion.experiments.phase_gap.contrasts import ALL, sampling_name
 from companion.experiments.phase_gap.lag import Lag, lags
 from companion.experiments.phase_gap.prompts import HELD_OUT, PromptSet, load_prompts
@@ -83,10 +87,10 @@ def run(config: Config | None = None, output: Path | None = None) -> PhaseSignal
     for number, drafter in enumerate(found):
         for top_k in (None, config.top_k):
             arm = design.Arm(drafter=drafter, temperature=config.temperature, top_k=top_k, top_p=1.0, seed=config.seed)
-            rows = _rows(config, prompts, arm, target)
+            rows, answers = _rows(config, prompts, arm, target)
             name = sampling_name({"temperature": config.temperature, "top_k": top_k})
             options = {"resamples": config.resamples, "seed": config.seed}
-            slots = first_slots(rows, prompts.domains, target.vocab_size)
+            slots = first_slots(rows, prompts.domains, target.vocab_size, answers)
             seen += signals(slots, prompts.domains, drafter=drafter.name, sampling=name, **options)
             if number == 0:
                 late += lags(rows, prompts.domains, sampling=name, vocab_size=target.vocab_size, top_k=top_k, **options)
@@ -111,22 +115,29 @@ def run(config: Config | None = None, output: Path | None = None) -> PhaseSignal
     return result
 
 
-def _rows(config: Config, prompts: PromptSet, arm: design.Arm, target: companion.engine.load.TextTarget) -> list[Round]:
+def _rows(
+    config: Config, prompts: PromptSet, arm: design.Arm, target: TextTarget
+) -> tuple[list[Round], dict[tuple[str | None, int], tuple[float, float]]]:
+    """Rounds with all statistics, and the entropies of early answers at those inside spans."""
     drafter = companion.load_drafter(arm.drafter.model, target)
     assert drafter is not None
     settings = design.Config(**config.model_dump(include={"max_new_tokens", "max_batch"}))
     threads = torch.get_num_threads()
     if config.device == "cpu":
         torch.set_num_threads(1)
+    rows, answers = list[Round](), dict[tuple[str | None, int], tuple[float, float]]()
+    chunks = list(design.chunks(prompts, config.max_batch))
     try:
-        return [
-            row
-            for chunk in design.chunks(prompts, config.max_batch)
-            for result, _ in decode(target, drafter, prompts, chunk, settings, arm)
-            for row in result.rounds
-        ]
+        for chunk in tqdm(chunks, desc=f"{arm.drafter.name}, top-k {arm.top_k}", unit="group", disable=None):
+            results = [result for result, _ in decode(target, drafter, prompts, chunk, settings, arm)]
+            bare, cued = (answer_entropies(target, results, cue) for cue in ("", CUE))
+            for result, plain, behind in zip(results, bare, cued, strict=True):
+                rows.extend(result.rounds)
+                names = {row.round: row.prompt_id for row in result.rounds}
+                answers |= {(names[n], n): (plain[n], behind[n]) for n in plain}
     finally:
         torch.set_num_threads(threads)
+    return rows, answers
 
 
 def overlaps(rows: Sequence[Round], domains: Sequence[str], vocab_size: int) -> list[Overlap]:

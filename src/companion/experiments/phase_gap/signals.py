@@ -1,8 +1,9 @@
 """What each signal sees of acceptance, inside the span and outside, before a draft is made.
 
 Of every round: was the first slot accepted. Known before it are the ceiling of the row that produced the anchor, the
-mass of that row on `</think>` (the note's EAT), the drafter's own confidence, and the acceptance rate that its phase
-had on other prompts. The last signal, the largest probability of the slot's own row, is known only afterwards. A signal
+mass of that row on `</think>` (the note's EAT), how sure the answer is behind an appended `</think>` (the other EAT:
+exp(-entropy), bare and behind a cue), the drafter's own confidence, and the acceptance rate that its phase had on other
+prompts. The last signal, the largest probability of the slot's own row, is known only afterwards. A signal
 ranks well when its AUC is high *within* a phase, and it sees the drafter out of its phase when its mean falls there as
 acceptance does.
 
@@ -11,7 +12,7 @@ The rate of a phase is fitted on prompts with even numbers; all signals are judg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
@@ -28,9 +29,10 @@ from companion.phase.tracker import straddles
 from companion.resampling import Interval, prompt_weights
 from companion.rounds import Round
 
+Answers = Mapping[tuple[str | None, int], tuple[float, float]]  # (prompt, round) -> entropies, bare and cued
 SIDES = ("think", "output", "off")
 ON = "on"  # both phases of the responses with thinking on
-BEFORE = ("ceiling", "not_closing", "confidence", "phase_rate")
+BEFORE = ("ceiling", "not_closing", "answer", "answer_cued", "confidence", "phase_rate")
 AFTER = "own_row"
 
 
@@ -59,6 +61,8 @@ class Slots:
     accepted: F64  # [n] 0 or 1
     ceiling: F64  # [n] of the row that produced the anchor
     not_closing: F64  # [n] 1 minus that row's mass on the end of the span
+    answer: F64  # [n] exp(-entropy) of the answer behind an appended end of the span; nan outside spans
+    answer_cued: F64  # [n] the same behind a cue
     confidence: F64  # [n] nan without a head
     own_row: F64  # [n] largest probability of the slot's own row
 
@@ -66,8 +70,11 @@ class Slots:
         return Slots(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
-def first_slots(rows: Iterable[Round], domains: Sequence[str], vocab_size: int) -> Slots:
+def first_slots(
+    rows: Iterable[Round], domains: Sequence[str], vocab_size: int, answers: Answers | None = None
+) -> Slots:
     """Of every round but a response's first, whose anchor came from the prefill. ValueError without row statistics."""
+    answers = answers or {}
     found: list[tuple[float, ...]] = []
     for own in by_prompt(rows).values():
         if not all(r.entropy and r.max_p and r.think_end_mass for r in own):
@@ -80,11 +87,13 @@ def first_slots(rows: Iterable[Round], domains: Sequence[str], vocab_size: int) 
             number = int(str(row.prompt_id).rpartition("/")[2])
             c = row.confidence[0] if row.confidence else np.nan
             h, e = before.entropy[known], before.think_end_mass[known]
-            found.append((number, domains.index(str(row.domain)), side, row.accepted > 0, h, 1 - e, c, row.max_p[0]))
-    columns = np.array(found, dtype=np.float64).reshape(-1, 8).T
+            sure = np.exp(-np.array(answers.get((row.prompt_id, row.round), (np.nan, np.nan))))
+            place = number, domains.index(str(row.domain)), side
+            found.append((*place, row.accepted > 0, h, 1 - e, *sure, c, row.max_p[0]))
+    columns = np.array(found, dtype=np.float64).reshape(-1, 10).T
     ceiling = np.asarray(entropy_ceiling(columns[4], vocab_size))
     prompts, places, sides = columns[:3].astype(np.int64)
-    return Slots(prompts, places, sides, columns[3], ceiling, columns[5], columns[6], columns[7])
+    return Slots(prompts, places, sides, columns[3], ceiling, *columns[5:])
 
 
 def signals(
