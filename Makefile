@@ -50,8 +50,9 @@ lint: $(READY) ## ruff, rules and format
 types: $(READY) ## mypy
 	$(PY) -m mypy
 
-unit: $(READY) ## pytest: unit, property, statistical and integration tests
+unit: $(READY) ## pytest: unit, property, statistical and integration tests; the kernels under Triton's interpreter
 	$(PYTEST)
+	$(PYTEST) --interpreter tests/kernels
 
 compare: $(READY) ## pytest --nbval: run the notebooks, compare with their stored outputs
 	@$(PY) -m companion.book compare
@@ -61,6 +62,7 @@ built: $(READY) ## look at the built pages: complete, offline, without errors
 
 test-full: $(READY) ## the long grids, of which `make test` takes a sample
 	$(PYTEST) --full
+	$(PYTEST) --full --interpreter tests/kernels
 
 test-oldest: ## the tests with the oldest transformers supported, in an environment of its own
 	@$(MAKE) --no-print-directory .venv-oldest/.ready-$(KEY)

@@ -5,7 +5,8 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from companion.engine.draws import _CHUNK, KeyedDraws, inverse_cdf, request_key
+from companion.engine.draws import KeyedDraws, inverse_cdf, request_key
+from companion.kernels.philox import CHUNK
 
 
 def test_a_number_depends_on_its_key_alone():
@@ -32,13 +33,13 @@ def test_another_seed_or_request_has_other_numbers(change):
 def test_purposes_and_positions_are_independent_and_uniform():
     draws = KeyedDraws(0, b"")
     table = np.array(
-        [[draws.uniform(p, i) for i in range(4 * _CHUNK)] for p in ("accept", "target", "draft/1", "draft/2")]
+        [[draws.uniform(p, i) for i in range(4 * CHUNK)] for p in ("accept", "target", "draft/1", "draft/2")]
     )
     for purpose in table:
         assert kstest(purpose, "uniform").pvalue > 1e-4
         assert abs(np.corrcoef(purpose[:-1], purpose[1:])[0, 1]) < 0.13
     assert np.abs(np.corrcoef(table) - np.eye(4)).max() < 0.13
-    chunks = table[1].reshape(4, _CHUNK)
+    chunks = table[1].reshape(4, CHUNK)
     assert np.abs(np.corrcoef(chunks) - np.eye(4)).max() < 0.26
     assert len(np.unique(table)) == table.size
 

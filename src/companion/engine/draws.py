@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-_CHUNK = 256  # uniforms made at a time; any value gives other numbers, so it is part of the definition
+from companion.kernels import philox
 
 
 def request_key(prompt: Sequence[int], occurrence: int) -> bytes:
@@ -30,17 +30,15 @@ class KeyedDraws:
         if not hasattr(seed, "__index__") or not -(2**127) <= int(seed) < 2**127:
             raise ValueError(f"seed must be an integer of less than 128 bits, got {seed!r}")
         digest = hashlib.blake2b(int(seed).to_bytes(16, "little", signed=True) + key, digest_size=16).digest()
-        self._key = np.frombuffer(digest, dtype=np.uint64)
+        self.words = np.frombuffer(digest, dtype=np.uint64)  # [2] the request's key, which kernels draw with too
         self._chunks: dict[tuple[str, int], np.ndarray] = {}
 
     def uniform(self, purpose: str, position: int) -> float:
         """A number in [0, 1) that depends on seed, request, purpose and position alone."""
-        index, offset = divmod(position, _CHUNK)
+        index, offset = divmod(position, philox.CHUNK)
         chunk = self._chunks.get((purpose, index))
         if chunk is None:
-            name = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "little")
-            bits = np.random.Philox(key=self._key, counter=np.array([0, index, name, 0], dtype=np.uint64))
-            chunk = np.random.Generator(bits).random(_CHUNK)
+            chunk = philox.chunk(self.words, purpose, index)
             if len(self._chunks) > 8:  # draft streams are one per round: keep the last few
                 self._chunks.pop(next(iter(self._chunks)))
             self._chunks[purpose, index] = chunk
