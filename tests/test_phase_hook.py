@@ -164,7 +164,7 @@ def test_without_the_run_there_is_no_calibration():
     [
         ({"target": "other"}, "target"),
         ({"drafter": "other"}, "drafter"),
-        ({"drafter_revision": "d2"}, "drafter_revision"),
+        ({"drafter_revision": "d2"}, "drafter"),
         ({"depth": 5}, "depth"),
     ],
 )

@@ -87,7 +87,7 @@ def test_the_ceiling_is_that_of_the_row_before() -> None:
 
 
 def test_rounds_without_row_statistics_are_refused() -> None:
-    with pytest.raises(ValueError, match="record them with --keep-rows"):
+    with pytest.raises(ValueError, match="no statistics of their rows"):
         first_slots(table(same(0.5, 0.5, 0.5)), DOMAINS, VOCAB)
 
 

@@ -17,7 +17,7 @@ from companion.cli.decode import ceiling, generate, plan, reproduce
 from companion.cli.forced_exit import forced_exit
 from companion.cli.load import profile
 from companion.cli.measure import bench, evaluate, experiment
-from companion.cli.phase_gap import phase_gap, phase_signals
+from companion.cli.phase_gap import phase_gap, phase_rates, phase_signals
 from companion.cli.phase_hook import phase_hook
 from companion.cli.simulation import load_simulation
 from companion.cli.train import train
@@ -31,6 +31,7 @@ experiment.command("forced-exit")(forced_exit)
 experiment.command("load-simulation")(load_simulation)
 experiment.command("phase-gap")(phase_gap)
 experiment.command("phase-hook")(phase_hook)
+experiment.command("phase-rates")(phase_rates)
 experiment.command("phase-signals")(phase_signals)
 app.add_typer(train, name="train")
 app.add_typer(evaluate, name="evaluate")

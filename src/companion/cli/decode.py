@@ -6,12 +6,18 @@ import math
 import sys
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from companion.cli.common import Device, DrafterName, Json, Seed, TargetName, print_json, resumable
+
+if TYPE_CHECKING:
+    from companion.engine.load import TextTarget
+    from companion.protocols import Drafter
+    from companion.scheduling.phase_hook import PhaseHook
 
 
 class Planner(StrEnum):
@@ -40,6 +46,13 @@ def generate(
         float, typer.Option(help="Keep tokens with at least this share of the largest probability.")
     ] = 0.0,
     stop: Annotated[list[str] | None, typer.Option(help="A stop string; may be repeated.")] = None,
+    hook: Annotated[
+        Path | None,
+        typer.Option(help="Choose depths by phase: a settings file, as `experiment phase-rates` writes it."),
+    ] = None,
+    capacity: Annotated[
+        Path | None, typer.Option(help="The hook's costs: a table of `companion profile`; default: the file's own.")
+    ] = None,
     think: Annotated[bool, typer.Option("--think/--no-think", help="The chat template's enable_thinking.")] = True,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -52,8 +65,11 @@ def generate(
 
     if stream and as_json:
         raise typer.BadParameter("--stream and --json exclude each other")
+    if capacity is not None and hook is None:
+        raise typer.BadParameter("--capacity holds the costs of a hook; name the hook's settings, too (--hook)")
     model = companion.load_target(target, device=device)
     speculator = companion.load_drafter(drafter, model, max_depth=depth, proposal=proposal.value)
+    policy = None if hook is None else _hook(hook, capacity, model, drafter, speculator)
     text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt  # the line's end is not the prompt's
     events = companion.stream(
         model,
@@ -65,6 +81,7 @@ def generate(
         top_p=top_p,
         min_p=min_p,
         stop_strings=stop or (),
+        policy=policy,
         seed=seed,
         thinking=think,
     )
@@ -84,6 +101,28 @@ def generate(
     pace = f", {committed_per_round(result.rounds):.2f} tokens per round" if result.rounds else ""
     counts = f"{_count(len(result.tokens), 'token')}, finished by {result.finish_reason}"
     Console(stderr=True, highlight=False).print(f"[dim]{counts}, {_count(len(result.rounds), 'round')}{pace}[/]")
+
+
+def _hook(path: Path, capacity: Path | None, target: TextTarget, name: str, drafter: Drafter | None) -> PhaseHook:
+    """The hook of a settings file for models that are loaded; ``name`` is what ``drafter`` was loaded by."""
+    from companion.engine.load import find_model
+    from companion.phase.origin import revision
+    from companion.scheduling.capacity_file import load_capacity
+    from companion.scheduling.hook_settings import load_hook
+    from companion.scheduling.phase_hook import Serving
+
+    if drafter is None:
+        raise ValueError("without a drafter there is no depth to choose; name a drafter, or leave the hook out")
+    described = None if name == "lookup" else find_model("tiny-qwen3-draft" if name == "draft" else name).describe()
+    known = None if described is None else revision(described)
+    return load_hook(
+        path,
+        serving=Serving(target.name, drafter.name, revision(target.source), known),
+        vocab_size=target.vocab_size,
+        deepest=drafter.max_depth,
+        deterministic=drafter.deterministic,
+        costs=None if capacity is None else load_capacity(capacity, target=target.source, drafter=described),
+    )
 
 
 def _count(number: int, unit: str) -> str:

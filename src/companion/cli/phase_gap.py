@@ -1,14 +1,20 @@
-"""`companion experiment phase-gap` and `phase-signals`: the note's Phase 1, on any target and any drafters of it."""
+"""`companion experiment phase-gap`, `phase-rates` and `phase-signals`: Phase 1 on any target and any drafters of it."""
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from companion.cli.common import Device, Json, Output, Seed, TargetName, print_json, report, resumable
+from companion.cli.common import Device, Json, Output, Seed, TargetName, print_json, report, resumable, writable
+
+
+class Rate(StrEnum):
+    solved = "solved"
+    token_acceptance = "token_acceptance"
 
 
 class Kept(StrEnum):
@@ -45,7 +51,7 @@ def phase_gap(
     ),
     keep_text: Annotated[bool, typer.Option("--keep-text", help="Keep what was generated.")] = False,
     keep_rows: Annotated[
-        bool, typer.Option("--keep-rows", help="Keep every statistic of every row too, for `phase-signals`.")
+        bool, typer.Option("--keep-rows", help="Keep every statistic of every row too, as a Rounds file in JSONL.")
     ] = False,
     confidence: Annotated[
         Kept, typer.Option(help="Of which training seeds confidences are kept: they are most of a file.")
@@ -92,6 +98,28 @@ def phase_gap(
     with resumable("the responses that were done are kept"):
         result = study.run(config, named, models, rounds, output, analysis, workers=workers, keep_rows=keep_rows)
     report(study, result, as_json)
+
+
+def phase_rates(
+    recording: Annotated[Path, typer.Argument(help="A recording of phase-gap: DRAFTER-SEED-TEMPERATURE-SEED.npz.")],
+    target: TargetName = "tiny-qwen3",
+    rate: Annotated[
+        Rate, typer.Option(help="What a planner means by an acceptance rate, or the note's smaller one.")
+    ] = Rate.solved,
+    output: Annotated[Path | None, typer.Option(help="Write the file; default: print it.", callback=writable)] = None,
+) -> None:
+    """The settings file of a hook (TOML) with the rates of a recording, for `companion generate --hook`."""
+    from companion.engine.load import find_model
+    from companion.engine.target import Qwen3Shape
+    from companion.experiments.phase_gap.hook_file import hook_file
+
+    vocab_size = Qwen3Shape.from_config(find_model(target).config()).vocab_size
+    text = hook_file(recording, vocab_size, rate.value)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text, encoding="utf-8")
 
 
 def phase_signals(

@@ -167,14 +167,20 @@ def find_model(name: str, revision: str | None = None) -> ModelFolder:
         return ModelFolder(path, name)
     path = Path(name)
     if path.is_dir():
-        return ModelFolder(path, path.name)
+        return ModelFolder(path, path.name, _commit(path))
     known = ", ".join(sorted(EMBEDDED))
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ValueError(
             f"there is no model {name!r}: give an embedded one ({known}), an existing folder, or a hub id such "
             f"as Qwen/Qwen3-0.6B"
         )
-    return ModelFolder(_download(name, revision), name, revision)
+    path = _download(name, revision)
+    return ModelFolder(path, name, _commit(path) or revision)
+
+
+def _commit(path: Path) -> str | None:
+    """Of a model in the hub's cache, where a folder is called after its commit."""
+    return path.name if path.parent.name == "snapshots" else None
 
 
 def load_target(

@@ -80,9 +80,9 @@ class Measured:
             return cls(
                 harness=" ".join(filter(None, (harness["name"], harness["version"], harness.get("commit")))),
                 target=record["target"]["name"],
-                target_revision=_revision(record["target"]),
+                target_revision=revision(record["target"]),
                 drafter=record["drafter"]["name"],
-                drafter_revision=_revision(record["drafter"]),
+                drafter_revision=revision(record["drafter"]),
                 thinking=record["thinking"],
                 sampling=Sampling(**record["sampling"]),
                 seeds=tuple(record["seeds"]),
@@ -134,8 +134,9 @@ def require_measured(origin: object, purpose: str) -> Measured:
     return origin
 
 
-def _revision(model: Mapping[str, Any]) -> str:
-    """The hub's revision, or one hash over the hashes of the weight files."""
+def revision(model: Mapping[str, Any]) -> str:
+    """Of a model that `describe` of a model folder describes: the hub's revision, or one hash over those of its weight
+    files. KeyError for a description without either."""
     if model.get("revision"):
         return str(model["revision"])
     hashes = sorted(model["weights_sha256"].items())

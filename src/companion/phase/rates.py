@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -90,20 +89,23 @@ class MeasuredRates:
         drafter_revision: str | None = None,
     ) -> None:
         """ValueError unless they were measured in this very use; revisions are compared where they are known."""
-        use: Sequence[tuple[str, object]] = (
-            ("target", target),
-            ("drafter", drafter),
-            ("sampling", sampling),
-            ("depth", depth),
-            ("target_revision", target_revision),
-            ("drafter_revision", drafter_revision),
-        )
-        for name, value in use:
-            measured = getattr(self.origin, name)
-            if value != measured and not (value is None and name.endswith("_revision")):
-                raise ValueError(
-                    f"the rates were measured with {name} {measured} and are asked for with {value}; measure them there"
-                )
+        run = self.origin
+        for role, measured, known, name, revision in (
+            ("target", run.target, run.target_revision, target, target_revision),
+            ("drafter", run.drafter, run.drafter_revision, drafter, drafter_revision),
+        ):
+            if name != measured or revision not in (None, known):
+                raise _elsewhere(role, f"{measured} (revision {known})", f"{name} (revision {revision or 'unknown'})")
+        if sampling != run.sampling:
+            raise _elsewhere("sampling", run.sampling, sampling)
+        if depth != run.depth:
+            raise _elsewhere("depth", run.depth, depth)
+
+
+def _elsewhere(what: str, measured: object, asked: object) -> ValueError:
+    return ValueError(
+        f"the rates were measured with {what} {measured} and are asked for with {asked}; measure them there"
+    )
 
 
 def _phase_rate(report: Report[Measured], phase: Phase, definition: Definition) -> PhaseRate:

@@ -94,7 +94,7 @@ def identity(config: Config, prompts: PromptSet, arm: Arm) -> dict[str, Any]:
     """The part of the provenance that is known before anything is decoded."""
     drafter = arm.drafter
     return {
-        "target": _load(config.target, config.device).source | _revision(config.target),
+        "target": _load(config.target, config.device).source,
         "drafter": describe(drafter),
         "thinking": "both",
         "sampling": asdict(arm.sampling),
@@ -118,13 +118,7 @@ def identity(config: Config, prompts: PromptSet, arm: Arm) -> dict[str, Any]:
 def describe(drafter: Drafter) -> dict[str, Any]:
     """Label, revision and weights' hashes of a drafter."""
     folder = find_model(drafter.model)
-    return ModelFolder(folder.path, drafter.label, folder.revision).describe() | _revision(drafter.model)
-
-
-def _revision(model: str) -> dict[str, str]:
-    """The commit of a model that came from the hub, whose cache calls the folder after it."""
-    path = find_model(model).path
-    return {"revision": path.name} if path.parent.name == "snapshots" else {}
+    return ModelFolder(folder.path, drafter.label, folder.revision).describe()
 
 
 def _check_prompts(target: TextTarget, prompts: PromptSet, config: Config) -> None:

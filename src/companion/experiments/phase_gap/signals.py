@@ -78,7 +78,7 @@ def first_slots(
     found: list[tuple[float, ...]] = []
     for own in by_prompt(rows).values():
         if not all(r.entropy and r.max_p and r.think_end_mass for r in own):
-            raise ValueError("the rounds have no statistics of their rows; record them with --keep-rows")
+            raise ValueError("the rounds have no statistics of their rows, from which signals are computed")
         for before, row in pairwise(own):
             if straddles(row.phases) or not (row.accepted or row.rejected):
                 continue
