@@ -253,6 +253,26 @@ def test_a_folder_is_judged_and_the_verdict_decides_the_exit_code(
     assert "holds no finished recording" in err
 
 
+def test_straddling_rounds_count_where_the_command_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = table(same(0.5, 0.9, 0.9), straddling=True)
+    save_arm(made, tmp_path / "x.npz", confidence=False)
+    steps = {}
+    for policy in ("exclude", "to_think", "to_output", "by_token"):
+        arguments = ("--stored", "--rounds", str(tmp_path), "--resamples", "20", "--straddle", policy, "--json")
+        _, out, _ = run(capsys, monkeypatch, "experiment", "phase-gap", *arguments)
+        gaps = json.loads(out)["gaps"]
+        steps[policy] = [sum(g[side]["steps"] for g in gaps) for side in ("think", "output")]
+        straddling = sum(g["straddling"] for g in gaps)
+    (inside, outside), n = steps["exclude"], straddling
+    assert n > 0
+    assert steps["to_think"] == [inside + n, outside]
+    assert steps["to_output"] == [inside, outside + n]
+    assert sum(steps["by_token"]) == pytest.approx(inside + outside + n)
+    assert inside < steps["by_token"][0] < inside + n
+
+
 def test_a_dry_run_decodes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

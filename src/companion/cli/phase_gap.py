@@ -17,6 +17,13 @@ class Rate(StrEnum):
     token_acceptance = "token_acceptance"
 
 
+class Straddle(StrEnum):
+    exclude = "exclude"
+    to_think = "to_think"
+    to_output = "to_output"
+    by_token = "by_token"
+
+
 class Kept(StrEnum):
     all = "all"
     first = "first"
@@ -60,6 +67,9 @@ def phase_gap(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print tokens, hours and disk; decode nothing.")] = False,
     stored: Annotated[bool, typer.Option("--stored", help="Decode nothing; judge what the folder holds.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A few prompts, to see that it works.")] = False,
+    straddle: Annotated[
+        Straddle, typer.Option(help="Where rounds with tokens of both phases count.")
+    ] = Straddle.exclude,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples over prompts and training seeds.")] = 2000,
     device: Device = "cpu",
     output: Output = None,
@@ -88,7 +98,7 @@ def phase_gap(
         keep_text=keep_text,
     )
     config = config.quick() if quick else config
-    analysis = study.Analysis(resamples=resamples)
+    analysis = study.Analysis(resamples=resamples, straddle=straddle.value)
     if stored:
         return report(study, study.judge_folder(rounds, output, analysis), as_json)
     named = drafter or ([] if models else ["dspark"])
