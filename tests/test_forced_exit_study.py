@@ -231,6 +231,10 @@ def test_figures_draw_what_was_stored(measured: tuple[Path, study.Result]) -> No
     assert [axes.get_title(loc="left") or axes.get_title() for axes in fig.axes] == list(DOMAINS)
     with pytest.raises(ValueError, match="no rule family 'magic'"):
         figures_probe.accuracy(result, ["magic"])
+    (axes,) = figures_probe.entropies({"math": [(["think", "think", "output"], [0.0, 1.0, 2.0])]}).axes
+    inside, outside = axes.lines
+    assert inside.get_xdata().tolist()[-2:] == [0.0, 1.0]
+    assert outside.get_xdata().tolist()[-1] == 2.0
     with pytest.raises(ValueError, match="no think span"):
         figures_probe.trace(result.traces[0].model_copy(update={"phases": ["output"]}))
     plt.close("all")

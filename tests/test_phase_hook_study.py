@@ -3,11 +3,13 @@
 import json
 import random
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import companion
+from companion import figures_hook
 from companion.cli import app
 from companion.experiments.phase_hook import design, fit, race, study, summary
 from companion.experiments.phase_hook.design import CURVE, NOTE, OFF, ORACLE, PLAIN, SHIPPED, SHRUNK, SOLVED, Config
@@ -54,6 +56,20 @@ def report(target):
     drafter, described = fit.load("dspark", target)
     samples = short(design.fitting(SMALL))
     return fit.full_drafts(target, drafter, described, samples, Sampling(0.0), max_new_tokens=240, seed=0)
+
+
+def test_the_picture_holds_every_arm_that_was_measured(result):
+    found, _ = result
+    inside, outside = figures_hook.speeds(found, 0.0).axes
+    labels = {line.get_label(): line for line in inside.lines}
+    for arm in (OFF, SOLVED, CURVE):
+        (ratio,) = (r for r in found.ratios if (r.arm, r.part, r.over) == (arm, "think", PLAIN))
+        assert labels[arm].get_xdata().tolist() == [ratio.value]
+    (ratio,) = (r for r in found.ratios if (r.arm, r.part, r.over) == (CURVE, "output", OFF))
+    assert next(line for line in outside.lines if line.get_label() == CURVE).get_xdata().tolist() == [ratio.value]
+    with pytest.raises(ValueError, match="nothing to draw"):
+        figures_hook.speeds(found, 1.0)
+    plt.close("all")
 
 
 def test_a_whole_study(result):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from phase_tables import DOMAINS, same, table
 from test_cli import run
 
+from companion import figures_signals
 from companion.ceiling import entropy_ceiling
 from companion.experiments import phase_signals as study
 from companion.experiments.phase_gap.lag import lags
@@ -169,6 +171,21 @@ def test_the_command_decodes_and_prints(capsys: pytest.CaptureFixture[str], monk
     assert any(s.signal == "confidence" and s.rounds > 20 for s in result.signals)
     study.show(result)
     assert "one row late" in capsys.readouterr().out
+    left, right = figures_signals.ranking(result, "dspark", "T1").axes
+    confidence = next(
+        s for s in result.signals if (s.signal, s.side, s.domain, s.sampling) == ("confidence", "think", "all", "T1")
+    )
+    drawn = next(line for line in left.lines if line.get_label() == "inside the span")
+    assert confidence.auc.value in drawn.get_xdata()
+    moved = next(line for line, of in zip(right.lines, left.lines, strict=True) if of is drawn)
+    assert confidence.forecast - confidence.accepted in moved.get_xdata()
+    with pytest.raises(ValueError, match="nothing to draw"):
+        figures_signals.ranking(result, "dflash", "T1")
+    (panel,) = figures_signals.autocorrelation(result, "T1", ["math"]).axes
+    assert panel.get_lines()[0].get_xdata()[0] == 1
+    (panel,) = figures_signals.alike(result, {"math": (-1.0, -2.0, 0.5)}, "gap").axes
+    assert [text.get_text() for text in panel.texts] == ["math"]
+    plt.close("all")
     code, _, err = run(capsys, monkeypatch, "experiment", "phase-signals", "--temperature", "0")
     assert code == 1
     assert "above temperature 0" in err

@@ -1,8 +1,8 @@
-"""Figures of the probe and of forced exit: one response's signals, and accuracy against think length."""
+"""Figures of the probe and of forced exit: one response's signals, both phases' entropies, accuracy by think length."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,6 +61,22 @@ def trace(trace: Trace) -> Figure:
     for axes in (top, middle, bottom):
         axes.axvspan(inside[0] - 0.5, inside[-1] + 0.5, color=PHASE["think"], alpha=0.12, linewidth=0)
     legend_below(fig, bottom.get_legend_handles_labels()[0])
+    return fig
+
+
+Rows = Sequence[tuple[Sequence[str], Sequence[float]]]  # of each response: phases and entropies, nats, token by token
+
+
+def entropies(by_domain: Mapping[str, Rows]) -> Figure:
+    """Cumulative distribution of the rows' entropy, each phase by itself, one panel a domain."""
+    fig, panels = figure("wide", 1, len(by_domain), sharey=True, squeeze=False)
+    for axes, (domain, responses) in zip(panels[0], by_domain.items(), strict=True):
+        for phase, called in (("think", "inside the span"), ("output", "behind it")):
+            own = [h for phases, row in responses for p, h in zip(phases, row, strict=True) if p == phase]
+            axes.ecdf(own, color=PHASE[phase], label=called)
+        axes.set(title=domain, xlabel="entropy H (nats)", xlim=(0, None), ylim=(0, 1.02))
+    panels[0][0].set_ylabel("share of rows at most so uncertain")
+    legend_below(fig, panels[0][0].get_legend_handles_labels()[0])
     return fig
 
 
