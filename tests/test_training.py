@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -147,6 +148,29 @@ def test_the_target_is_trained_exported_and_resumed(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="another recipe"):
         train_target(replace(MICRO, seed=1), cut)
+
+    on = replace(MICRO, start=str(tmp_path / "whole" / "model"), overlap=0.75)
+    assert train_target(on, tmp_path / "on").finished
+    first = json.loads((tmp_path / "on" / LOG).read_text().splitlines()[0])["loss"]
+    assert first < losses[1] < losses[0]  # it goes on from where the other ended
+    tokenizers = [(tmp_path / run / "model" / "tokenizer.json").read_bytes() for run in ("whole", "on")]
+    assert tokenizers[0] == tokenizers[1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"overlap": 1.5}, "overlap must be a share"),
+        ({"think_share": -0.1}, "think_share must be a share"),
+        ({"start": "nowhere"}, "there is no model 'nowhere'"),
+    ],
+)
+def test_a_recipe_that_cannot_be_followed_is_refused_before_anything_is_written(
+    tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        train_target(replace(MICRO, **changed), tmp_path / "run")
+    assert not (tmp_path / "run" / "recipe.json").exists()
 
 
 def test_the_schedule_warms_up_holds_and_falls() -> None:

@@ -43,13 +43,19 @@ def train_target(
     ),
     seed: Annotated[int, typer.Option(help="Seed of the corpus and the initial weights.")] = 0,
     steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: the shipped model's.")] = None,
+    start: Annotated[
+        str | None, typer.Option(help="Train on from this target, tiny-qwen3 for instance; default: from nothing.")
+    ] = None,
+    overlap: Annotated[
+        float, typer.Option(help="Share of answers without thinking that are written as a thought would be.")
+    ] = 0.25,
     workers: Annotated[int, typer.Option(help="Training processes.")] = 2,
     threads: Annotated[int, typer.Option(help="CPU threads of each.")] = 1,
 ) -> None:
     """Train tiny-qwen3 from nothing; the defaults are the recipe of the shipped weights. Resumes what is in --out."""
     from companion.training.target import TargetConfig, train_target
 
-    config = TargetConfig(seed=seed, workers=workers, threads=threads)
+    config = TargetConfig(seed=seed, start=start, overlap=overlap, workers=workers, threads=threads)
     config = _with_steps(config, steps)
     result = train_target(config, out)
     _finish(result.finished, out)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from companion.engine.load import find_model
 from companion.provenance import write_atomic, write_json
 
 from .batches import Batch, Step, bucket, encode, steps
@@ -70,7 +71,8 @@ class TargetConfig:
     schedule: Schedule = field(default_factory=lambda: Schedule(steps=3200, constant_until=0.2))
     shares: dict[Domain, float] = field(default_factory=lambda: dict(SHARES))
     think_share: float = 0.5
-    overlap: float = OVERLAP
+    overlap: float = OVERLAP  # share of answers without thinking that are written as a thought would be
+    start: str | None = None  # a target whose weights and tokenizer are trained on; None: from nothing
     digit_weight: float = 2.0
     tokens_per_batch: int = 2048
     batches_per_step: int = 2
@@ -90,6 +92,9 @@ class _TargetTask:
         return PreTrainedTokenizerFast.from_pretrained(self.tokenizer_folder)
 
     def model(self) -> Module:
+        if self.config.start is not None:
+            path = str(find_model(self.config.start).path)
+            return Qwen3ForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
         torch.manual_seed(self.config.seed)
         config = self.config.architecture.config(self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
         # on a CPU explicit matrix products train faster than the fused attention's backward pass
@@ -125,15 +130,25 @@ def train_target(config: TargetConfig | None = None, out_dir: str | Path = "runs
     """Train tiny-qwen3 and leave a folder that transformers loads; resumes what it finds in ``out_dir``.
 
     ``out_dir`` gets tokenizer and model as ``out_dir/model`` (fp16 safetensors), the recipe as ``recipe.json``, the log
-    as ``log.jsonl`` and a checkpoint. Raises ValueError when ``out_dir`` holds a run of another recipe.
+    as ``log.jsonl`` and a checkpoint. Raises ValueError when ``out_dir`` holds a run of another recipe, for a share
+    outside [0, 1], and for an unknown model to start from.
     """
     config, folder = config or TargetConfig(), Path(out_dir)
+    for name in ("overlap", "think_share"):
+        if not 0.0 <= getattr(config, name) <= 1.0:
+            raise ValueError(f"{name} must be a share between 0 and 1, got {getattr(config, name)}")
+    if config.start is not None:
+        find_model(config.start).weight_files()
     folder.mkdir(parents=True, exist_ok=True)
     claim_folder(folder, asdict(config))
     tokenizer_folder = folder / "tokenizer"
     if not (tokenizer_folder / "tokenizer.json").exists():
-        texts, sizes = corpus_texts(config.seed, config.tokenizer_samples), config.architecture
-        train_tokenizer(texts, sizes.vocab_size, sizes.context).save_pretrained(tokenizer_folder)
+        if config.start is not None:
+            started = PreTrainedTokenizerFast.from_pretrained(str(find_model(config.start).path))
+            started.save_pretrained(tokenizer_folder)
+        else:
+            texts, sizes = corpus_texts(config.seed, config.tokenizer_samples), config.architecture
+            train_tokenizer(texts, sizes.vocab_size, sizes.context).save_pretrained(tokenizer_folder)
     task = _TargetTask(config, str(tokenizer_folder))
     result = fit(task, config.schedule, folder, config.workers, config.threads)
     if result.finished:
