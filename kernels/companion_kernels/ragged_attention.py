@@ -243,7 +243,7 @@ def ragged_attention(
     strides = (q.stride(0), q.stride(1), *keys.stride()[:3], table.stride(0))
     operands = (q, keys, values, table, stream.starts, stream.visible, parts, lse, scale, page, count, *strides)
     cut = {"GROUP": group, "BLOCK_M": block_m, "BLOCK_N": block_n, "TILES": tiles}
-    _attend[requests * tiles, kv_heads, splits](*operands, **sizes, **cut, num_warps=4, num_stages=2)
+    _attend[requests * tiles, kv_heads, splits](*operands, **sizes, **cut, num_warps=8, num_stages=2)
     if splits > 1:
         _join[count, heads](parts, lse, stream.visible, out, count, **sizes, num_warps=2)
     return out
