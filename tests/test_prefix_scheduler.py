@@ -127,6 +127,25 @@ def test_a_large_batch_stops_where_the_table_says(last):
     assert in_the_engine(PrefixScheduler(capacity), c) == mine.tolist()
 
 
+@given(instances(requests=24, slots=7), st.randoms())
+def test_lists_of_any_lengths_are_searched_as_a_table_with_zeros_behind_them_is(instance, random):
+    """Few slots are searched without arrays, many with; neither sees what a draft did not hold."""
+    c, capacity = instance
+    rows = [row[: random.randint(0, len(row))] for row in c.tolist()]
+    table = np.zeros_like(c)
+    for padded, row in zip(table, rows, strict=True):
+        padded[: len(row)] = row
+    assert global_tokens(rows, capacity) == global_tokens(table, capacity)
+
+
+def test_lists_are_checked_as_tables_are():
+    for wrong in (1.5, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="a probability between 0 and 1"):
+            global_tokens([[0.5, wrong]], PAPER)
+    with pytest.raises(ValueError, match="the batch is empty"):
+        global_tokens([], PAPER)
+
+
 @settings(max_examples=500)
 @given(instances(requests=3, slots=3))
 def test_for_each_batch_size_the_greedy_set_is_best_and_the_search_finds_the_optimum(instance):
@@ -141,6 +160,7 @@ def test_for_each_batch_size_the_greedy_set_is_best_and_the_search_finds_the_opt
     assert path.theta.max() <= best * (1 + 1e-12)
     assert path.theta.max() >= best * (1 - 1e-12) or hopeless
     assert path.theta[global_tokens(c, capacity)] == path.theta.max()
+    assert global_tokens(c.tolist(), capacity) == global_tokens(c, capacity)
     stopped = path.theta[prefix_lengths(c, capacity).sum()]
     rises = np.flatnonzero(np.diff(path.theta) <= 0)
     if not len(rises) or (np.diff(path.theta)[rises[0] :] <= 0).all():

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-import numpy as np
-
 from companion.protocols import Frontier, Outcome
 from companion.scheduling.capacity import Capacity, CapacityTable, mean_context
 from companion.scheduling.full_draft import ALL, FullDraft
@@ -62,19 +60,17 @@ class LaggedTopK(FullDraft):
         if not views or not old:
             return ALL
         past = {request: [self.calibrate(k, c) for k, c in enumerate(row, start=1)] for request, row in old.items()}
-        width = max(map(len, past.values()))
         newcomer: list[float] | None = None
-        table = np.zeros((len(views), width))
-        for row, view in enumerate(views):
+        table = []
+        for view in views:
             given = past.get(view.request)
             if given is None:
-                given = newcomer = newcomer or _means(list(past.values()), width)
-            table[row, : len(given)] = given
-        capacity = self.capacity.at(mean_context(views))
-        return global_tokens(table, capacity)
+                given = newcomer = newcomer or _means(list(past.values()))
+            table.append(given)
+        return global_tokens(table, self.capacity.at(mean_context(views)))
 
 
-def _means(rows: Sequence[Sequence[float]], width: int) -> list[float]:
+def _means(rows: Sequence[Sequence[float]]) -> list[float]:
     """Of every slot over the requests that have it."""
-    columns = [[row[k] for row in rows if len(row) > k] for k in range(width)]
+    columns = [[row[k] for row in rows if len(row) > k] for k in range(max(map(len, rows)))]
     return [sum(column) / len(column) for column in columns]

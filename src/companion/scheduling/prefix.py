@@ -14,7 +14,7 @@ the curve; `global_tokens` is the search without the stop, for the past (`lagged
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -27,6 +27,7 @@ from companion.scheduling.full_draft import FullDraft
 from companion.scheduling.ranking import Calibrate, admit_by_survival, as_drafted, ranked, survival
 
 F64 = NDArray[np.float64]
+FEW = 128  # slots that lists are quicker with than arrays
 
 
 class PrefixScheduler(FullDraft):
@@ -102,13 +103,44 @@ def prefix_lengths(confidence: ArrayLike, capacity: Capacity) -> NDArray[np.int6
     return path.lengths(int(stalls[0]) if len(stalls) else len(path.survivals), len(np.asarray(confidence)))
 
 
-def global_tokens(confidence: ArrayLike, capacity: Capacity) -> int:  # [R, K]
-    """How many slots the best point of the whole path admits; the fewest on a tie.
+def global_tokens(confidence: Sequence[Sequence[float]] | F64, capacity: Capacity) -> int:  # [R, <= K]
+    """How many slots the best point of the whole path admits; the fewest on a tie. Rows may be of any lengths.
 
     To be asked of past confidences only: on those of the drafts that it is to decide on it is the counterexample of the
     paper's appendix.
     """
+    if not isinstance(confidence, np.ndarray):
+        slots = sum(map(len, confidence))
+        if confidence and slots <= FEW:
+            return _best_of_few(confidence, step_seconds(capacity, len(confidence), slots).tolist())
+        table = np.zeros((len(confidence), max(map(len, confidence), default=0)))
+        for row, given in zip(table, confidence, strict=True):
+            row[: len(given)] = given
+        confidence = table
     return int(np.argmax(throughput_path(_batch(confidence), capacity).theta))
+
+
+def _best_of_few(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> int:
+    """The same without arrays, whose calls take longer than a few slots do: between two forwards nothing of NumPy is
+    in a processor's cache."""
+    survivals = []
+    for row in rows:
+        a = 1.0
+        for c in row:
+            if not 0.0 <= c <= 1.0:
+                raise ValueError(f"a confidence is a probability between 0 and 1, got {c}")
+            a *= c
+            survivals.append(a)
+    survivals.sort(reverse=True)
+    tau, admitted = float(len(rows)), 0
+    best = tau / seconds[0]
+    for m, a in enumerate(survivals, start=1):
+        if a == 0.0:
+            break
+        tau += a
+        if tau / seconds[m] > best:
+            best, admitted = tau / seconds[m], m
+    return admitted
 
 
 def searched_lengths(confidence: ArrayLike, capacity: Capacity) -> NDArray[np.int64]:  # [R, K] -> [R]

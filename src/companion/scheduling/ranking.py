@@ -61,8 +61,7 @@ def admit_by_survival(frontier: Frontier, keep: Callable[[float], bool], calibra
     """
     heap: list[tuple[float, int, int]] = []
 
-    def offer(row: int, before: float) -> None:
-        slot = frontier.admitted(row) + 1
+    def offer(row: int, slot: int, before: float) -> None:
         if slot > frontier.drafted(row):
             return
         a = before * checked(frontier, row, slot, calibrate)
@@ -70,13 +69,13 @@ def admit_by_survival(frontier: Frontier, keep: Callable[[float], bool], calibra
             heappush(heap, (-a, slot, row))
 
     for row in range(len(frontier.requests)):
-        offer(row, 1.0)
+        offer(row, frontier.admitted(row) + 1, 1.0)
     while heap:
-        a, _, row = heappop(heap)
+        a, slot, row = heappop(heap)
         if not keep(-a):
             return
         frontier.admit(row)
-        offer(row, -a)
+        offer(row, slot + 1, -a)
 
 
 def checked(frontier: Frontier, row: int, slot: int, calibrate: Calibrate = as_drafted) -> float:
