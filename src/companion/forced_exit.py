@@ -23,7 +23,7 @@ from companion.engine.load import TextTarget
 from companion.engine.request import FinishReason, StopRule
 from companion.engine.sampling import distribution, greedy
 from companion.engine.target import ragged
-from companion.kernels.probe import probe_reference
+from companion.kernels.probe import moments
 from companion.phase.exit_rules import Exit, ExitControl, ExitRule, Watch
 from companion.phase.probe import Sample
 from companion.phase.tracker import PhaseTracker
@@ -167,7 +167,7 @@ class _Loop:
         logits = self._read([(r, r.tokens[r.cached :]) for r in running])  # [R, V]
         for r in running:
             r.cached = len(r.tokens)
-        entropy, max_p, mass = (column.tolist() for column in probe_reference(logits, [self.close]))
+        entropy, max_p, mass = (column.tolist() for column in moments(logits, [self.close]))
         answers = self._answer_entropies([r for r in running if r.control.due])
         if self.sampling.greedy:
             best = greedy(logits).tolist()
@@ -197,7 +197,7 @@ class _Loop:
         if not rows:
             return found
         for cue, tail in self.cues.items():
-            entropy = probe_reference(self._read([(r, tail) for r in rows])).entropy.tolist()
+            entropy = moments(self._read([(r, tail) for r in rows])).entropy.tolist()
             for r, value in zip(rows, entropy, strict=True):
                 found.setdefault(r.slot, {})[cue] = value
                 self.cache.rollback(r.slot, r.cached)

@@ -95,7 +95,7 @@ def test_accepting_iff_the_target_drew_the_same_token_is_no_bug(monkeypatch):
         return sum(count * mass for count, mass in exact_law(run)[0].items())
 
     usual = accepted()
-    monkeypatch.setattr("companion.engine.decode.verify_block", coupled)
+    monkeypatch.setattr("companion.engine.judge.verify_block", coupled)
     law = engine_law(target, drafter, FixedDepth(2), [PROMPT], Sampling(), 4)
     assert distance(law, plain_law(p, PROMPT, Sampling(), 4)) < 1e-12
     assert accepted() < usual - 0.1

@@ -6,18 +6,15 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from companion.engine import sampling as rows
 from companion.engine.frontier import verification_lengths
+from companion.engine.judge import judge
 from companion.engine.request import Request
 from companion.engine.target import ragged
-from companion.engine.verify import verify_block, verify_greedy
-from companion.kernels.probe import probe_reference
 from companion.protocols import Draft, Drafter, Outcome, Policy, Target
 from companion.rounds import Round
 from companion.scheduling.fixed import FixedDepth
@@ -30,30 +27,6 @@ class Commit:
 
     request: Request
     tokens: list[int]
-
-
-class RowStatistics(NamedTuple):
-    """The per-row columns of the Rounds table, for every row of one forward."""
-
-    entropy: list[float]
-    max_p: list[float]
-    think_end_mass: list[float]
-    served_entropy: list[float]
-    served_max_p: list[float]
-
-    @classmethod
-    def of(cls, logits: Tensor, served: Tensor | None, close: set[int | None]) -> RowStatistics:  # [M, V]
-        """Of the temperature-1 distribution and of the one served; what a greedy request serves is one-hot."""
-        entropy, max_p, mass = (
-            column.tolist() for column in probe_reference(logits, sorted(token for token in close if token is not None))
-        )
-        if served is None:
-            return cls(entropy, max_p, mass, [0.0] * len(logits), [1.0] * len(logits))
-        served_entropy, served_max_p, _ = (column.tolist() for column in probe_reference(served.log()))
-        return cls(entropy, max_p, mass, served_entropy, served_max_p)
-
-    def of_rows(self, span: slice) -> dict[str, Any]:
-        return {name: column[span] for name, column in self._asdict().items()}
 
 
 class Engine:
@@ -202,23 +175,17 @@ class Engine:
         logits: Tensor,  # [sum(lengths) + R, V]
     ) -> list[Commit]:
         """Apply the rule to each request, cut at stops, and record the round."""
+        contexts, depth = [r.context for r in running], self.drafter.max_depth if self.drafter else 0
+        close = sorted({token for r in running if (token := r.tracker.tags.close) is not None})
+        verdicts, statistics = judge(contexts, drafts, lengths, logits, close, depth)
         ends = [0, *accumulate(n + 1 for n in lengths)]
-        spans = [slice(start, end) for start, end in pairwise(ends)]
-        best = rows.greedy(logits).tolist() if any(r.context.sampling.greedy for r in running) else []
-        served = self._served(running, spans, logits)
-        statistics = RowStatistics.of(logits, served, {r.tracker.tags.close for r in running})
         commits = []
-        for request, draft, n, span in zip(running, drafts, lengths, spans, strict=True):
+        for request, draft, n, start, (accepted, token) in zip(running, drafts, lengths, ends, verdicts, strict=False):
             context, position = request.context, len(request.context.tokens)
-            if context.sampling.greedy:
-                accepted, token = verify_greedy(draft.tokens[:n], best[span])
-            else:
-                assert served is not None
-                accepted, token = verify_block(draft.tokens[:n], draft.probs, served[span], context.draws, position)
             new = [*draft.tokens[:accepted], token]
             count, request.finish_reason = request.stop.cut(request.emitted, new)
             new = new[:count]
-            anchor_row = span.start + count - 1
+            anchor_row = start + count - 1
             request.last_entropy = statistics.entropy[anchor_row]
             request.last_served_entropy = statistics.served_entropy[anchor_row]
             phases = request.tracker.label(new)
@@ -237,22 +204,12 @@ class Engine:
                     phases=phases,
                     ended=request.finish_reason,
                     confidence=draft.confidence,
-                    **statistics.of_rows(span),
+                    **statistics.of_rows(slice(start, start + n + 1)),
                     **request.labels,
                 )
                 request.rounds.append(row)
             commits.append(Commit(request, new))
         return commits
-
-    def _served(self, running: list[Request], spans: list[slice], logits: Tensor) -> Tensor | None:  # [M, V] twice
-        """The verifying distribution of every row, each request's own sampling applied; None when all are greedy."""
-        samplings = {r.context.sampling for r in running}
-        if len(samplings) == 1:
-            only = samplings.pop()
-            return None if only.greedy else rows.distribution(logits, only)
-        return torch.cat(
-            [rows.distribution(logits[s], r.context.sampling) for r, s in zip(running, spans, strict=True)]
-        )
 
     def _settle(
         self, running: list[Request], commits: list[Commit], starts: list[int], features: Tensor | None

@@ -28,16 +28,7 @@ def verify_block(
     ``q`` may live on another device, but not in half precision or over another vocabulary (ValueError).
     """
     if q is not None and tokens:
-        if q.dtype not in (torch.float32, torch.float64):
-            raise ValueError(
-                f"draft probabilities came as {q.dtype}, whose rows do not sum to 1 closely enough: compute them in "
-                "fp32, draw the tokens from that tensor and hand it on"
-            )
-        if q.shape[-1] != p.shape[-1] or len(q) < len(tokens):
-            raise ValueError(
-                f"draft probabilities have shape {tuple(q.shape)}, expected a row over {p.shape[-1]} tokens for each "
-                f"of {len(tokens)} drafted ones"
-            )
+        check_proposal(q, len(tokens), p.shape[-1])
         q = q.to(p.device)
     for k, token in enumerate(tokens):
         target_mass = float(p[k, token])
@@ -51,6 +42,20 @@ def verify_block(
             proposal = one_hot(token, p[k]) if q is None else q[k]
             return k, draws.token(residual(p[k], proposal), "target", position + k)
     return len(tokens), draws.token(p[len(tokens)], "target", position + len(tokens))
+
+
+def check_proposal(q: Tensor, drafted: int, width: int) -> None:  # [>= drafted, width]
+    """ValueError unless draft probabilities are fp32 or fp64 and have a row over the vocabulary for each token."""
+    if q.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"draft probabilities came as {q.dtype}, whose rows do not sum to 1 closely enough: compute them in "
+            "fp32, draw the tokens from that tensor and hand it on"
+        )
+    if q.shape[-1] != width or len(q) < drafted:
+        raise ValueError(
+            f"draft probabilities have shape {tuple(q.shape)}, expected a row over {width} tokens for each "
+            f"of {drafted} drafted ones"
+        )
 
 
 def verify_greedy(tokens: Sequence[int], best: Sequence[int]) -> tuple[int, int]:  # [k], [k + 1] target argmax

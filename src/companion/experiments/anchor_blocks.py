@@ -36,7 +36,7 @@ from companion.engine.draws import KeyedDraws, request_key
 from companion.engine.generate import GenerationResult
 from companion.engine.sampling import distribution
 from companion.engine.target import Qwen3Target, single
-from companion.kernels.probe import probe_reference
+from companion.kernels.probe import moments
 from companion.protocols import Context, Draft, Drafter, Draws, Sampling
 
 F64 = NDArray[np.float64]
@@ -152,7 +152,7 @@ class _Walk:
             chance=chance,
             overlap=_numpy(overlap(p, q, check=False)).clip(0, 1),
             along=self._along(anchors, [drafts[-1] for drafts in self.drafts], p),
-            entropy=_numpy(probe_reference(logits.flatten(0, 1)).entropy).reshape(tokens.shape),
+            entropy=_numpy(moments(logits.flatten(0, 1)).entropy).reshape(tokens.shape),
             confidence=_logit(np.array(confidence)) if confidence else None,
             shifted=float(overlap(p[:, :-1], q[:, 1:], check=False).sum()),
         )

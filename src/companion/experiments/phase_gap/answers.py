@@ -13,7 +13,7 @@ import torch
 from companion.engine.generate import GenerationResult
 from companion.engine.load import TextTarget
 from companion.engine.target import ragged
-from companion.kernels.probe import probe_reference
+from companion.kernels.probe import moments
 
 
 def answer_entropies(
@@ -41,7 +41,7 @@ def answer_entropies(
                 cache.rollback(slot, row.position - 1)
             batch = ragged([(slot, row.position - 1, tail) for slot, row in probed], target.device)
             batch.logit_rows = torch.tensor(batch.starts[1:], device=target.device) - 1
-            entropy = probe_reference(target.forward(batch, cache).logits).entropy.tolist()
+            entropy = moments(target.forward(batch, cache).logits).entropy.tolist()
             for (slot, row), value in zip(probed, entropy, strict=True):
                 found[slot][row.round] = value
     return found
