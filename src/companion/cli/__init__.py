@@ -21,6 +21,7 @@ from companion.cli.phase_gap import phase_gap, phase_rates, phase_signals
 from companion.cli.phase_hook import phase_hook
 from companion.cli.simulation import load_simulation
 from companion.cli.train import train
+from companion.cli.vllm import vllm
 
 __all__ = ["EXIT", "app", "main"]
 
@@ -37,6 +38,7 @@ app.add_typer(train, name="train")
 app.add_typer(evaluate, name="evaluate")
 app.add_typer(bench, name="bench")
 app.add_typer(experiment, name="experiment")
+app.add_typer(vllm, name="vllm")
 
 
 def main() -> None:
