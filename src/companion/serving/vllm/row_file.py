@@ -92,5 +92,6 @@ def with_rows(rounds: Iterable[Round], rows: Mapping[tuple[str, int], Mapping[st
                 f"the round of {row.prompt_id} at position {row.position} verified {row.verified} drafts, so it has "
                 f"{row.verified + 1} rows, and {what} were written of it: the file is of another run"
             )
-        found.append(replace(row, **{name: list(own[name]) for name in COLUMNS}))
+        entropy, max_p, mass = (list(own[name]) for name in COLUMNS)
+        found.append(replace(row, entropy=entropy, max_p=max_p, think_end_mass=mass))
     return found
