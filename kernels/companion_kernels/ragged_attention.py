@@ -230,8 +230,7 @@ def ragged_attention(
     block_m = max(16, min(64, power_of_two(max(1, stream.most) * group)), power_of_two(group))
     tiles = max(1, math.ceil(stream.most / (block_m // group)))
     if splits is None:
-        splits = min(MAX_SPLITS, power_of_two(math.ceil(FILLED / max(1, requests * tiles * kv_heads))))
-        splits = max(1, min(splits, power_of_two(math.ceil(table.shape[1] * page / 128))))
+        splits = _enough_splits(requests * tiles * kv_heads, table.shape[1] * page)
     block_n = 128 if interpreting() else 64 if d <= 128 else 32
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     parts, lse = out, out
@@ -247,6 +246,14 @@ def ragged_attention(
     if splits > 1:
         _join[count, heads](parts, lse, stream.visible, out, count, **sizes, num_warps=2)
     return out
+
+
+def _enough_splits(programs: int, keys: int) -> int:
+    """So many that the programs fill a device, but not so many that a piece of the longest context has few keys."""
+    if interpreting():
+        return 1
+    least = power_of_two(math.ceil(FILLED / max(1, programs)))
+    return max(1, min(MAX_SPLITS, least, power_of_two(math.ceil(keys / 128))))
 
 
 def _check(q: Tensor, keys: Tensor, values: Tensor, table: Tensor, stream: Stream) -> None:
@@ -281,5 +288,6 @@ def _example(dtype: torch.dtype, requests: int, pages: int) -> Tensor:
 
 EXAMPLES = {
     "ragged_attention": lambda: _example(torch.bfloat16, 64, 1),
+    "ragged_attention fp32": lambda: _example(torch.float32, 64, 1),
     "ragged_attention, small batch": lambda: _example(torch.bfloat16, 1, 4),
 }

@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from companion.engine.attention import AttentionPlan, Plan
+from companion.engine.attention import Plan
 from companion.engine.cache import Cache
 from companion.engine.norm import RMSNorm
 from companion.engine.numbers import positive, rope_theta, whole
+from companion.engine.paged import attention_plan
 from companion.protocols import KVCache, RaggedBatch, TargetOutput
 
 
@@ -207,7 +208,7 @@ class Qwen3Target:
             raise ValueError(
                 f"{self.name} has layers 0 to {self.shape.layers - 1} (-1: the embedding); layer {unknown[0]} is none"
             )
-        plan = AttentionPlan(batch, cache)
+        plan = attention_plan(batch, cache)
         output = self.stream(batch.tokens, batch.positions, plan, taps, batch.logit_rows)
         for slot, start, stop, length in zip(batch.slots, batch.starts, batch.starts[1:], batch.lengths, strict=False):
             cache.lengths[slot] = length + stop - start

@@ -20,6 +20,7 @@ from companion.drafters.dspark.backbone import DFlashBackbone, InjectedLayer
 from companion.drafters.dspark.config import DSparkConfig
 from companion.engine.cache import Cache
 from companion.engine.norm import RMSNorm
+from companion.engine.paged import Paged, kernel_holds
 from companion.engine.target import Layer
 
 
@@ -139,6 +140,7 @@ class _Seen:
         device = cache.keys.device
         slots, ends = [slot for slot, _, _ in rows.spans], [start + count for _, start, count in rows.spans]
         end, first = max(ends), slots[0]
+        self.paged = Paged.blocks(slots, ends, rows.spans[0][2], cache) if kernel_holds(cache) else None
         self.requests, self.layers, self.slots, self.mask = len(slots), len(cache.keys), None, None
         neighbours = slots == list(range(first, first + len(slots)))  # a view of the cache, no copy
         if not neighbours:
@@ -151,6 +153,8 @@ class _Seen:
         self.seen, self.new = cache.both[window].unbind(), rows.places(cache.both).unbind()  # keys, then values
 
     def attend(self, layer: int, q: Tensor) -> Tensor:  # [N, heads, d] -> [N, heads * d]
+        if self.paged is not None:
+            return self.paged.attend(layer, q)
         k, v = self.seen[layer], self.seen[layer + self.layers]
         if self.slots is not None:
             k, v = k[self.slots], v[self.slots]

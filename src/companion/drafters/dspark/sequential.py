@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from companion.drafters.dspark.heads import ConfidenceHead, MarkovHead
+from companion.drafters.dspark.kernel_block import holds, kernel_blocks
 from companion.drafters.dspark.steps import steps_of
 from companion.engine.sampling import check_finite, distribution
 from companion.protocols import Context, Draft, Sampling
@@ -33,7 +34,10 @@ def draft_blocks(
     Greedy requests, and all if ``deterministic``, get the argmax and no q. ValueError on logits that are no
     distribution.
     """
-    picker = _Picker(contexts, depths, deterministic)
+    samplings = [GREEDY if deterministic else context.sampling for context in contexts]
+    if markov is not None and holds(logits, samplings, contexts, markov):
+        return kernel_blocks(hidden, logits, contexts, depths, samplings, markov, confidence)
+    picker = _Picker(contexts, depths, samplings)
     steps = None
     if markov is None:
         picker.block(logits)
@@ -53,10 +57,9 @@ def draft_blocks(
 class _Picker:
     """Tokens of a round, slot after slot, each request by its own sampling and its own random numbers."""
 
-    def __init__(self, contexts: Sequence[Context], depths: Sequence[int], deterministic: bool) -> None:
-        self.contexts, self.depths = contexts, depths
-        self.samplings = [GREEDY if deterministic else context.sampling for context in contexts]
-        self.greedy = all(sampling.greedy for sampling in self.samplings)
+    def __init__(self, contexts: Sequence[Context], depths: Sequence[int], samplings: Sequence[Sampling]) -> None:
+        self.contexts, self.depths, self.samplings = contexts, depths, samplings
+        self.greedy = all(sampling.greedy for sampling in samplings)
         self.tokens: list[Tensor] = []  # k times [R]
         self.rows: list[Tensor] = []  # k times q [R, V], or the largest logits [R] when all are greedy
 

@@ -13,7 +13,7 @@ from companion.drafters.eagle3.fused import FusedEagle3
 from companion.drafters.eagle3.model import Eagle3
 from companion.drafters.neural import DrafterOptions, NeuralDrafter, Unread
 from companion.drafters.slots import Slots
-from companion.engine.attention import AttentionPlan
+from companion.engine.paged import attention_plan
 from companion.engine.target import ragged
 from companion.protocols import Context, Draft
 
@@ -95,7 +95,7 @@ class Eagle3Drafter(NeuralDrafter):
         """Run one pair of each request and append it to the cache."""
         cache = self._slots.cache
         batch = ragged([(s, cache.lengths[s], [t]) for s, t in zip(slots, tokens, strict=True)], hidden.device)
-        hidden = self._fused.step(batch.tokens, hidden, batch.positions, AttentionPlan(batch, cache))
+        hidden = self._fused.step(batch.tokens, hidden, batch.positions, attention_plan(batch, cache))
         for slot in slots:
             cache.lengths[slot] += 1
         return hidden

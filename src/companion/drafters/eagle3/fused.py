@@ -8,7 +8,7 @@ from torch import Tensor
 
 from companion.drafters.blocks import fuse_layer, rotate
 from companion.drafters.eagle3.model import Eagle3
-from companion.engine.attention import AttentionPlan
+from companion.engine.attention import Plan
 from companion.engine.norm import RMSNorm
 
 
@@ -57,7 +57,7 @@ class FusedEagle3:
         tokens: Tensor,  # [N]
         hidden: Tensor,  # [N, d]
         positions: Tensor,  # [N]
-        plan: AttentionPlan,
+        plan: Plan,
     ) -> Tensor:
         """The layer's raw output [N, d]; keys and values go into the plan's cache."""
         s, layer = self.shape, self.layer
