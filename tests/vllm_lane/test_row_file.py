@@ -43,10 +43,10 @@ def test_rows_find_their_rounds(tmp_path):
     assert set(rows) == {("a", 11), ("b", 21), ("a", 13)}
     found = with_rows([row(11, 3), row(13, 3), row(21, 1, "b")], rows)
     for one, logits in ((found[0], first[0][3:7]), (found[1], second[0]), (found[2], first[0][7:9])):
-        entropy, max_p, mass = probe_reference(logits, [CLOSE])
-        assert one.entropy == pytest.approx(entropy.tolist())
-        assert one.max_p == pytest.approx(max_p.tolist())
-        assert one.think_end_mass == pytest.approx(mass.tolist())
+        alone = probe_reference(logits, [CLOSE])
+        assert one.entropy == pytest.approx(alone.entropy.tolist())
+        assert one.max_p == pytest.approx(alone.max_p.tolist())
+        assert one.think_end_mass == pytest.approx(alone.mass.tolist())
 
 
 def test_a_slot_changes_hands(tmp_path):

@@ -53,7 +53,8 @@ class RowFile:
         if not rows:
             return
         chosen = logits if len(rows) == len(owners) else logits[rows]
-        statistics = [column.tolist() for column in probe_reference(chosen, self._close)]
+        found = probe_reference(chosen, self._close)
+        statistics = [column.tolist() for column in (found.entropy, found.max_p, found.mass)]
         at = positions.tolist()
         for slot, group in groupby(range(len(rows)), key=lambda i: owners[rows[i]]):
             own = list(group)
