@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, NamedTuple
@@ -119,14 +120,16 @@ def specialise(launch: Launch) -> tuple[dict[str, str], dict[tuple[int, ...], An
 
 
 def compile_all(targets: Sequence[int] = TARGETS, named: str = "") -> list[Compiled]:
-    """Every example whose name contains ``named``, for every target."""
-    return [
-        compile_launch(name, launch, target)
-        for name, launches in examples().items()
-        if named in name
-        for launch in launches
-        for target in targets
-    ]
+    """Every example whose name contains ``named``, for every target; a kernel that it launches again is there once."""
+    made: dict[tuple[Any, ...], Compiled] = {}  # by what decides the binary
+    found: dict[tuple[Any, ...], Compiled] = {}
+    for name, launches in examples().items():
+        for launch, target in product(launches if named in name else (), targets):
+            key = (launch.kernel, str(specialise(launch)), str(launch.options), target)
+            if key not in made:
+                made[key] = compile_launch(name, launch, target)
+            found.setdefault((name, *key), made[key]._replace(example=name))
+    return list(found.values())
 
 
 def _modules() -> Iterator[Any]:
