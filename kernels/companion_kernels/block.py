@@ -124,11 +124,11 @@ def check_block(
 
 
 def example_block(
-    requests: int, *, fp8: bool = False
+    requests: int, *, fp8: bool = False, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[Tensor, Tensor, Tensor | Fp8Rows, Tensor, Tensor, RowDraws, Confidence]:
     """Arguments of a block at the sizes of Qwen3, V = 151,936, r = 256, K = 7, without values."""
     logits = torch.empty(requests, 7, 151_936, device="meta")
-    w1, w2 = (torch.empty(151_936, 256, dtype=torch.bfloat16, device="meta") for _ in range(2))
+    w1, w2 = (torch.empty(151_936, 256, dtype=dtype, device="meta") for _ in range(2))
     rounded = Fp8Rows(torch.empty_like(w2, dtype=torch.uint8), torch.empty(len(w2), device="meta"))
     ids = torch.empty(requests, dtype=torch.int64, device="meta")
     draws = RowDraws(torch.empty(requests, 2, dtype=torch.int64, device="meta"), ids, ids)

@@ -30,7 +30,9 @@ from companion.kernels.pick import Picked, RowDraws, pick_reference, temperature
 if TYPE_CHECKING:
     import triton.language as tl
 
-TILE = (128, 64, 4)  # rows of W_2, columns at a time, warps: a pipeline of copies to shared memory
+# rows of W_2, columns at a time, warps
+TILE = (128, 64, 4)
+FP32_TILE = (128, 32, 8)
 FP8_TILE = (128, 256, 8)  # whole rows: in a pipeline, bytes that are decoded are copied in pieces of 8
 
 
@@ -129,7 +131,7 @@ def markov(
         return markov_reference(logits, w1, w2, anchors, temperatures, draws, confidence)
     requests, steps, width = logits.shape
     fp8, rank = isinstance(w2, Fp8Rows), w1.shape[1]
-    block_v, most_k, warps = FP8_TILE if fp8 else TILE
+    block_v, most_k, warps = FP8_TILE if fp8 else FP32_TILE if w1.dtype == torch.float32 else TILE
     block_v = 4096 if interpreting() else block_v
     block_r = max(16, min(64, power_of_two(requests)))
     tiles = -(-width // block_v)
@@ -166,5 +168,6 @@ def markov(
 EXAMPLES = {
     "markov": lambda: markov(*example_block(1)),
     "markov, 64 requests": lambda: markov(*example_block(64)),
+    "markov fp32, 64 requests": lambda: markov(*example_block(64, dtype=torch.float32)),
     "markov, W_2 in fp8": lambda: markov(*example_block(1, fp8=True)),
 }
