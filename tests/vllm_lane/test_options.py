@@ -7,6 +7,7 @@ import types
 import pytest
 from phase.origins import measured
 
+from companion.engine.load import find_model
 from companion.phase.rates import MeasuredRates, PhaseRate
 from companion.phase.settings import acceptance_prior
 from companion.phase.tracker import ThinkTokens
@@ -14,6 +15,7 @@ from companion.protocols import Phase, RequestView
 from companion.resampling import Interval
 from companion.scheduling.by_phase import DepthByPhase
 from companion.serving.vllm import plugin, release
+from companion.serving.vllm.export import export
 from companion.serving.vllm.offline import Setup
 from companion.serving.vllm.options import Options, build_policy, depth_asked
 from companion.serving.vllm.release import check_hooks, check_release, require_vllm
@@ -170,15 +172,44 @@ def test_a_setup_that_is_none(given, said):
         Setup(*given)
 
 
-def test_dflash_in_the_layout_that_vllm_does_not_read(tmp_path):
-    for architecture in ("Qwen3DSparkModel", "DFlashDraftModel"):
-        folder = tmp_path / architecture
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps({"architectures": [architecture]}), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"DeepSpec's layout.*z-lab's"):
-        Setup("t", "dflash", 7, drafter=str(tmp_path / "Qwen3DSparkModel"))
-    Setup("t", "dflash", 7, drafter=str(tmp_path / "DFlashDraftModel"))
-    Setup("t", "dspark", 7, drafter=str(tmp_path / "Qwen3DSparkModel"))
+@pytest.mark.parametrize(
+    ("method", "drafter", "said"),
+    [
+        ("dspark", "dspark", None),
+        ("dspark", "dspark-rnn", "rnn Markov head"),
+        ("dspark", "dflash", "no Markov head"),
+        ("dflash", "dflash", "DeepSpec's layout.*z-lab's"),
+        ("eagle3", "eagle3", "companion vllm export"),
+    ],
+)
+def test_our_drafters_are_read_or_refused(method, drafter, said):
+    folder = str(find_model(drafter).path)
+    if said is None:
+        Setup("t", method, 7, drafter=folder)
+    else:
+        with pytest.raises(ValueError, match=said):
+            Setup("t", method, 7, drafter=folder)
+
+
+def test_dflash_in_z_labs_layout_and_hub_ids_are_left_to_vllm(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["DFlashDraftModel"]}), encoding="utf-8")
+    Setup("t", "dflash", 7, drafter=str(tmp_path))
+    Setup("t", "dflash", 7, drafter="z-lab/Qwen3-4B-DFlash-b16")
+
+
+def test_eagle3_under_the_configuration_that_vllm_asks_for(tmp_path):
+    source, folder = find_model("eagle3"), tmp_path / "eagle3"
+    assert export("eagle3", folder) == "eagle3"
+    Setup("t", "eagle3", 7, drafter=str(folder))
+    written = find_model(str(folder))
+    config = written.config()
+    assert config["architectures"] == ["Eagle3Qwen3ForCausalLM"]
+    assert config["eagle_aux_hidden_state_layer_ids"] == [layer + 1 for layer in source.config()["target_layer_ids"]]
+    assert written.describe()["weights_sha256"] == source.describe()["weights_sha256"]
+    with pytest.raises(ValueError, match="is not empty"):
+        export("eagle3", folder)
+    with pytest.raises(ValueError, match="no Eagle3 in DeepSpec's layout"):
+        export("dspark", tmp_path / "dspark")
 
 
 class SchedulerConfig:

@@ -69,6 +69,18 @@ def options(
 
 
 @vllm.command()
+def export(
+    drafter: Annotated[str, typer.Argument(help="Eagle3 in DeepSpec's layout: embedded name, folder or hub id.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write what vLLM reads.")],
+) -> None:
+    """A drafter under the configuration that vLLM asks for; the weights are copied as they are."""
+    from companion.serving.vllm.export import export as write
+
+    method = write(drafter, folder)
+    Console(highlight=False, soft_wrap=True).print(f"{folder}: method {method}", markup=False)
+
+
+@vllm.command()
 def measure(
     output: Annotated[Path, typer.Option(help="Rounds file; a run that was cut goes on from it.", callback=writable)],
     drafter: Annotated[str | None, typer.Option(help="Embedded name, folder or hub id; none for ngram.")] = None,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from companion.phase.sources import DRAFTS_EVERY_STEP
 from companion.protocols import Sampling
+from companion.serving.vllm.export import check_layout
 from companion.serving.vllm.options import NAME_ARGUMENT, Options
 from companion.serving.vllm.release import check_release, installed_release, require_vllm
 from companion.serving.vllm.rounds import Answer, Counters, Question
@@ -28,7 +28,7 @@ class Setup:
     """What vLLM is started with; ``arguments`` go to ``LLM`` as they are (tensor_parallel_size, enforce_eager, ...).
 
     ``options`` None leaves vLLM's own scheduler in place. ValueError for a method or depth that is none, a method
-    without its drafter, and a DFlash checkpoint in the layout that vLLM does not read.
+    without its drafter, and a drafter in a layout that vLLM does not read.
     """
 
     target: str
@@ -56,8 +56,8 @@ class Setup:
                 if self.drafter
                 else f"{self.method} needs a drafter: a folder or a hub id"
             )
-        if self.drafter is not None and self.method == "dflash":
-            check_dflash_layout(self.drafter)
+        if self.drafter is not None:
+            check_layout(self.method, self.drafter)
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments of vLLM's ``LLM``."""
@@ -84,22 +84,6 @@ class Setup:
             if self.options.probe is not None:
                 keywords |= {"logits_processors": [PROBE]}
         return keywords | dict(self.arguments)
-
-
-def check_dflash_layout(drafter: str) -> None:
-    """ValueError for a local DFlash checkpoint that vLLM would read as something else."""
-    from companion.drafters.dspark.config import DEEPSPEC, Z_LAB
-    from companion.engine.load import find_model
-
-    if not Path(drafter).is_dir():
-        return  # of a hub id vLLM reads the configuration itself
-    architectures = find_model(drafter).config().get("architectures") or []
-    if DEEPSPEC in architectures:
-        raise ValueError(
-            f"{drafter} is DFlash in DeepSpec's layout ({DEEPSPEC} of rank 0: the anchor predicts too), and vLLM's "
-            f"dflash reads z-lab's ({Z_LAB}: an anchor and masks, and only the masks predict), so it would draft "
-            "something else; decode it with companion generate, or give a checkpoint in z-lab's layout"
-        )
 
 
 class Offline:
