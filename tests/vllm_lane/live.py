@@ -30,6 +30,8 @@ CASES = {
         "logged": True,
     },
     "ngram": {"method": "ngram", "depth": 4, "drafter": None, "logged": True},
+    "eagle3": {"method": "eagle3", "depth": 7, "drafter": "eagle3", "written": "eagle3"},
+    "dflash": {"method": "dflash", "depth": 7, "drafter": "z-lab", "written": "z-lab"},
     "dspark": {"method": "dspark", "depth": 7, "drafter": "dspark", "interpreter": True, "logged": True, "probe": True},
 }
 
@@ -44,6 +46,7 @@ def main(name: str, folder: Path) -> None:
     from companion.experiments.phase_gap.prompts import load_prompts
     from companion.phase.tracker import ThinkTokens
     from companion.protocols import Sampling
+    from companion.serving.vllm.export import export
     from companion.serving.vllm.options import Options
     from companion.serving.vllm_measure import Offline, Plan, Question, Setup, identify, measure, render, tokenizer_of
 
@@ -56,6 +59,9 @@ def main(name: str, folder: Path) -> None:
     log, rows = (folder / "log.jsonl" if case.get("logged") else None), folder / "rows.jsonl"
     options = Options(tags, case.get("policy"), log, rows if case.get("probe") else None) if log else None
     drafter = case["drafter"]
+    if written := case.get("written"):
+        drafter = str(folder / written)
+        z_lab(Path(drafter)) if written == "z-lab" else export(written, Path(drafter))
     plan = Plan(
         method=case["method"],
         depth=case["depth"],
@@ -71,7 +77,7 @@ def main(name: str, folder: Path) -> None:
         target=str(find_model("tiny-qwen3").path),
         method=case["method"],
         depth=case["depth"],
-        drafter=str(find_model(drafter).path) if drafter else None,
+        drafter=str(find_model(drafter).path) if drafter else None,  # a folder is itself
         options=options,
         arguments={"dtype": "float32", "enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 8},
         speculative={"prompt_lookup_min": 2, "prompt_lookup_max": 4} if drafter is None else {},
@@ -80,7 +86,8 @@ def main(name: str, folder: Path) -> None:
     measure(engine, plan, questions, tags, folder / "rounds.jsonl")
     target = companion.load_target("tiny-qwen3")
     ours = companion.generate(target, None, [list(q.tokens) for q in questions], temperature=0, max_new_tokens=CAP)
-    own = companion.load_drafter(drafter, target) if drafter not in (None, "tiny-qwen3", "tiny-qwen3-draft") else None
+    name = {"eagle3": "eagle3", "dflash": drafter, "dspark": "dspark"}.get(case["method"])
+    own = companion.load_drafter(name, target) if name else None
     speculative = (
         []
         if own is None
@@ -89,6 +96,24 @@ def main(name: str, folder: Path) -> None:
     texts = {q.prompt_id: {"tokens": r.tokens, "ended": r.finish_reason} for q, r in zip(questions, ours, strict=True)}
     accepted = {q.prompt_id: [row.accepted for row in r.rounds] for q, r in zip(questions, speculative, strict=False)}
     (folder / "ours.json").write_text(json.dumps({"plain": texts, "accepted": accepted}), encoding="utf-8")
+
+
+def z_lab(folder: Path) -> None:
+    """The backbone of our DFlash in z-lab's layout. It was trained for the slots of DeepSpec's, so that it is seldom
+    right here; what counts is that both engines compute the same."""
+    from dataclasses import replace
+
+    from safetensors.torch import save_file
+
+    from companion.drafters.dspark.config import DSparkConfig
+    from companion.engine.load import find_model
+
+    source = find_model("dflash")
+    config = replace(DSparkConfig.from_dict(source.config()), own_embeddings=False, anchor_predicts=False, block_size=8)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config.to_dict()), encoding="utf-8")
+    weights = {k: w.float() for k, w in source.weights().items() if k not in ("embed_tokens.weight", "lm_head.weight")}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
 def interpreted_triton() -> None:

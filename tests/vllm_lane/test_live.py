@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return made
 
 
-@pytest.mark.parametrize("case", ["copy", "draft", "policy", "off", "ngram", "dspark"])
+@pytest.mark.parametrize("case", ["copy", "draft", "policy", "off", "ngram", "eagle3", "dflash", "dspark"])
 def test_greedy_text_is_our_engines(run: Any, case: str) -> None:
     rounds, ours, _ = run(case)
     for name, text in ours["plain"].items():
@@ -92,8 +92,9 @@ def test_the_ledger_is_measured(run: Any) -> None:
     assert report.think.mean_length.value > 1
 
 
-def test_dspark_accepts_what_our_engine_accepts(run: Any) -> None:
-    rounds, ours, _ = run("dspark")
+@pytest.mark.parametrize("case", ["eagle3", "dflash", "dspark"])
+def test_drafters_are_as_right_as_in_our_engine(run: Any, case: str) -> None:
+    rounds, ours, _ = run(case)
     for name, accepted in ours["accepted"].items():
         found = [r.accepted for r in rounds.where(prompt_id=name)]
         assert found[:-1] == accepted[:-1]  # vLLM drafts past the cap and our engine up to it
