@@ -34,6 +34,7 @@ class Page(HTMLParser):
         self.classes: set[str] = set()
         self.scripts: list[str] = []
         self.headings = 0
+        self.identifiers: set[str] = set()
         self._in_script = False
         self.feed(path.read_text(encoding="utf-8"))
 
@@ -47,6 +48,8 @@ class Page(HTMLParser):
                 self.links.append(value)
             if name == "class":
                 self.classes |= set(value.split())
+            if name == "id":
+                self.identifiers.add(value)
         self._in_script = tag == "script"
         self.headings += tag == "h1"
 
@@ -70,7 +73,7 @@ def pages() -> dict[str, Page]:
 
 
 def test_every_notebook_and_every_page_is_there(pages: dict[str, Page]) -> None:
-    wanted = {"index.html", "intro.html", "status.html", "references.html"}
+    wanted = {"index.html", "intro.html", "claims.html", "status.html", "references.html"}
     wanted |= {f"notebooks/{name}.html" for name in NOTEBOOKS}
     assert wanted <= set(pages)
     assert NOTEBOOKS
@@ -101,6 +104,27 @@ def test_what_a_page_fetches_and_links_to_exists(pages: dict[str, Page]) -> None
         if reference and not re.match(r"^(?:[a-z]+:|//|#)", reference) and not page.target(reference).exists()
     ]
     assert missing == []
+
+
+def test_a_link_into_a_page_finds_its_place(pages: dict[str, Page]) -> None:
+    lost, followed = [], 0
+    for name, page in pages.items():
+        for reference in page.links:
+            path, _, anchor = reference.partition("#")
+            if not anchor or re.match(r"^(?:[a-z]+:|//)", reference):
+                continue
+            place = pages.get(page.target(path).relative_to(HTML).as_posix()) if path else page
+            followed += 1
+            if place is not None and anchor not in place.identifiers:
+                lost.append(f"{name}: {reference}")
+    assert followed > 100
+    assert lost == []
+
+
+def test_the_claims_page_leads_to_the_chapters(pages: dict[str, Page]) -> None:
+    links = [reference for reference in pages["claims.html"].links if reference.startswith("notebooks/")]
+    assert len([reference for reference in links if "#" in reference]) > 100
+    assert {"claims", "claim-kind", "claims-summary"} <= pages["claims.html"].classes
 
 
 def test_formulas_are_rendered_by_the_mathjax_that_is_shipped(pages: dict[str, Page]) -> None:

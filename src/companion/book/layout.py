@@ -65,7 +65,11 @@ class Layout:
     @cached_property
     def _inputs(self) -> str:
         code = [
-            *(path for path in sorted(self.root.glob("src/companion/**/*.py")) if path.parent.name != "book"),
+            *(
+                path
+                for path in sorted(self.root.glob("src/companion/**/*.py"))
+                if not path.is_relative_to(self.root / "src/companion/book")
+            ),
             *sorted(self.root.glob("kernels/**/*.py")),
         ]
         data = sorted(path for path in self.root.glob("data/**/*") if path.is_file())

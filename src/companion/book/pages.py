@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from companion.book import notebooks
+from companion.book.claims import claims_tables, read_claims
 from companion.book.execute import Execution, NotebookError, environment_hash
 from companion.book.layout import Layout, tree_hash
 from companion.book.status import status_tables
@@ -39,8 +40,12 @@ def stage(layout: Layout, runs: Mapping[Path, Execution]) -> None:
             (root / "notebooks" / source.name).write_text(notebooks.dumps(page), encoding="utf-8")
         generated = root / "generated"
         generated.mkdir()
-        for name, table in status_tables(runs).items():
-            (generated / f"{name}.md").write_text(table, encoding="utf-8")
+        claims = layout.root / "book" / "claims"
+        pieces = status_tables(runs)
+        if claims.is_dir():
+            pieces |= claims_tables(read_claims(claims), layout.root)
+        for name, piece in pieces.items():
+            (generated / f"{name}.md").write_text(piece, encoding="utf-8")
         if layout.stage.exists():
             layout.stage.rename(Path(scratch) / "old")
         root.rename(layout.stage)
