@@ -138,7 +138,7 @@ PLANTED: dict[str, tuple[Callable[[], Claims], str]] = {
     ),
     "a chapter on the list that has come": (
         lambda: CLAIMS.model_copy(
-            update={"not_yet": CLAIMS.not_yet | {"hook": CLAIMS.not_yet["hook"].model_copy(update={"number": 13})}}
+            update={"not_yet": CLAIMS.not_yet | {"hook": CLAIMS.not_yet["hook"].model_copy(update={"file": "13_*"})}}
         ),
         "not_yet.toml lists hook, and 13_what_a_round_costs is in the book; give its rows their anchors",
     ),

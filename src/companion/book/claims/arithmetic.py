@@ -216,14 +216,16 @@ def table_gain(target: str, over: str, drafter: str = "DSpark") -> float:
 def domain_mean(domain: str, target: str = "Qwen3-4B", drafter: str = "DSpark") -> float:
     from companion.experiments import paper_table
 
-    return float(paper_table.domain_means(_table()).loc[(target, drafter), domain])
+    means = paper_table.domain_means(_table()).loc[[(target, drafter)]]
+    return float(means[domain].to_numpy(np.float64)[0])
 
 
 def table_largest(domain: str) -> float:
     """The largest of a domain's three benchmarks, Qwen3-4B with DSpark."""
     from companion.experiments import paper_table
 
-    return float(_table().loc[("Qwen3-4B", "DSpark"), list(paper_table.DOMAINS[domain])].max())
+    row = _table().loc[[("Qwen3-4B", "DSpark")]]
+    return float(row[list(paper_table.DOMAINS[domain])].to_numpy(np.float64).max())
 
 
 def figure_5_length(domain: str) -> float:

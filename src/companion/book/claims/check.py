@@ -40,7 +40,7 @@ def _of_the_list(claims: Claims, root: Path) -> Iterator[str]:
     for name in sorted(set(claims.not_yet) - awaited):
         yield f"not_yet.toml lists {name}, and no row waits for it; take it off the list"
     for name, planned in claims.not_yet.items():
-        there = [path.stem for path in (root / "notebooks").glob(f"{planned.number or 'x':>02}_*.ipynb")]
+        there = [path.stem for path in (root / "notebooks").glob(f"{planned.file}.ipynb")] if planned.file else []
         if there:
             yield f"not_yet.toml lists {name}, and {there[0]} is in the book; give its rows their anchors"
 

@@ -118,7 +118,7 @@ class Text(_Row):
 
 class Planned(_Row):
     title: str
-    number: int | None = None  # of the chapter, where it is known
+    file: str | None = None  # a pattern for its name in notebooks/; None for a paragraph in a chapter that is there
 
 
 class NotYet(_Row):
