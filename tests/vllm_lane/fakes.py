@@ -88,7 +88,8 @@ def serving(*, dies_after=None, release="0.32.0", models=("tiny",), change=None,
                     f'vllm:spec_decode_{name}_total{{engine="0",model_name="tiny"}} {float(getattr(engine.total, own))}'
                     for name, own in names.items()
                 ]
-            noise = ['vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 99.0', "up 1.0"]
+            first = f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="0"}} {len(bodies)}.0'
+            noise = [first, "up 1.0"]
             return self._send("\n".join([*(lines if counts else []), *noise]) + "\n")
 
         def do_POST(self):

@@ -1,6 +1,7 @@
 """A measurement on an engine that answers as vLLM does: the same rounds as the texts say, reconciled or refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,8 @@ def test_a_log_of_another_run_is_refused(tmp_path):
     answer = answered("math/0", 40)
     again = rounds_of_log(rows, answer, QUESTIONS[0], request=0, mode="think")
     assert again == rows[: len(again)]
+    later = [replace(row, request=row.request + 9) for row in again]
+    assert rounds_of_log([*rows, *later], answer, QUESTIONS[0], request=0, mode="think") == again  # asked twice
     with pytest.raises(ValueError, match="of another run"):
         rounds_of_log(rows, answer, Question("math/9", (3, 7, 1)), request=0)
     with pytest.raises(ValueError, match="lacks steps"):
@@ -183,6 +186,7 @@ def test_a_log_of_another_run_is_refused(tmp_path):
         ({"method": "ngram"}, "ngram may skip drafting"),
         ({"policy": {"depth": 0}}, "a policy may set depth 0"),
         ({"group": 0}, "at least 1 prompt"),
+        ({"sampling": Sampling(1.0, min_p=0.1)}, "min_p"),
         ({"max_new_tokens": 1}, "at least 2 tokens"),
     ],
 )

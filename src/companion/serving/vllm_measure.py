@@ -70,6 +70,8 @@ class Plan:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
         if self.group < 1 or self.max_new_tokens < 2:
             raise ValueError("a group holds at least 1 prompt, and an answer at least 2 tokens: the first has no round")
+        if self.sampling.min_p:
+            raise ValueError("vLLM leaves min_p out when it speculates, so the record would not be true; drop min_p")
         if self.log is None and (self.method not in DRAFTS_EVERY_STEP or self.policy is not None):
             what = f"{self.method} may skip drafting" if self.policy is None else "a policy may set depth 0"
             raise ValueError(

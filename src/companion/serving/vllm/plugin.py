@@ -47,8 +47,6 @@ def register() -> None:
     from vllm.config.scheduler import SchedulerConfig
 
     chosen = SchedulerConfig.get_scheduler_cls
-    if getattr(chosen, "of_companion", False):
-        return
 
     def get_scheduler_cls(self: Any) -> Any:
         if self.scheduler_cls is not None:
@@ -57,5 +55,4 @@ def register() -> None:
 
         return AsyncPolicyScheduler if self.async_scheduling else PolicyScheduler
 
-    get_scheduler_cls.of_companion = True  # type: ignore[attr-defined]
     SchedulerConfig.get_scheduler_cls = get_scheduler_cls
