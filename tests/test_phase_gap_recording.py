@@ -323,3 +323,29 @@ def test_the_cost_is_bounded_before_and_expected_after_some_responses(
     assert 0 < during.responses_recorded < 18
     assert during.expected_hours is not None
     assert during.expected_hours > 0
+
+
+def test_rounds_of_trained_drafters_are_read(tmp_path: Path) -> None:
+    """What drafter-rounds wrote says the same under Phase 1's names; plain decoding drafts nothing and is left out."""
+    source = data_folder() / "results" / "drafters"
+    for name in ("dspark-1-T1", "dspark-think-50-1-T1", "dflash-1-T1", "plain-T0"):
+        shutil.copy(source / f"{name}.npz", tmp_path)
+    known = {arm.provenance["settings"]["drafter_name"]: arm for arm in stored.load_arms(tmp_path) if arm.provenance}
+    assert set(known) == {"dspark", "dspark-think-50", "dflash"}
+    settings = {name: (arm.provenance or {})["settings"] for name, arm in known.items()}
+    assert {name: own["think_share"] for name, own in settings.items()} == {
+        "dspark": 0.0,
+        "dspark-think-50": 0.5,
+        "dflash": 0.0,
+    }
+    assert settings["dspark"]["family"] == settings["dspark-think-50"]["family"] != settings["dflash"]["family"]
+    assert settings["dspark"]["prompts"] == {"math": 60, "code": 60, "chat": 60}
+    assert list(known["dspark"]) == list(load_compact(source / "dspark-1-T1.npz"))
+
+
+def test_trimmed_rounds_of_a_drafter_are_refused(tmp_path: Path) -> None:
+    table = load_compact(data_folder() / "results" / "drafters" / "dspark-1-T1.npz")
+    rows = [replace(r, verified=r.verified - 1) if not r.accepted and r.verified > 1 else r for r in table]
+    save_compact(Rounds(rows, table.provenance), tmp_path / "dspark-1-T1.npz")
+    with pytest.raises(ValueError, match="trimmed"):
+        stored.load_arms(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,12 +113,17 @@ def _training(folder: Path | None) -> dict[str, Any]:
     if folder is None:
         return unknown
     try:
-        recipe: dict[str, Any] = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
-        share = float(recipe["traces"].pop("think_share"))
+        return training_of(json.loads((folder / "recipe.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return unknown
-    rest = json.dumps({k: v for k, v in recipe.items() if k != "seed"}, sort_keys=True)
-    return {"think_share": share, "family": hashlib.sha256(rest.encode()).hexdigest()[:12]}
+
+
+def training_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Share of thinking traces, and a name for all else that the recipe says, its seed left out."""
+    rest = {k: v for k, v in recipe.items() if k not in ("seed", "traces")}
+    rest["traces"] = {k: v for k, v in recipe["traces"].items() if k != "think_share"}
+    family = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:12]
+    return {"think_share": float(recipe["traces"]["think_share"]), "family": family}
 
 
 def check(config: Config) -> None:

@@ -3,6 +3,8 @@
 Left out: token ids, entropies, timings. What is compared must come from one target, one prompt set and one cap, and
 from untrimmed drafts: a policy that trims never sees what the rest of the block would have done (a censored
 observation).
+
+What `companion experiment drafter-rounds` recorded of every trained drafter, with thinking on and off, is read as well.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from companion.compact import (
     whole,
     write_columns,
 )
+from companion.experiments.phase_gap.design import training_of
 from companion.metrics import by_prompt
 from companion.rounds import Rounds, comparable
 
@@ -60,7 +63,7 @@ def load_arm(path: Path) -> Rounds:
 
     A response that misses a round, and a confidence file of another recording, are refused.
     """
-    table = load_compact(path)
+    table = _described(load_compact(path))
     _check_whole(path, table)
     check_untrimmed(path, table)
     beside = confidence_path(path)
@@ -77,13 +80,31 @@ def load_arm(path: Path) -> Rounds:
     return Rounds(rows, table.provenance)
 
 
+def _described(table: Rounds) -> Rounds:
+    """The table of `drafter-rounds` with what its recipe and its rows say beside it, under this module's names; any
+    other as it is. It has no policy, so that it is untrimmed, which `load_arm` checks."""
+    known = table.provenance or {}
+    if "recipe" not in known.get("settings", {}):
+        return table
+    own = known["settings"]
+    prompts = dict.fromkeys((str(r.domain) for r in table), own["prompts"])
+    settings = {"prompts": prompts, "depth": known["depth"], "untrimmed": True, **training_of(own["recipe"])}
+    return Rounds(table, known | {"settings": own | settings})
+
+
 def load_arms(folder: Path) -> list[Rounds]:
     """Every finished recording in ``folder``; ValueError when there is none, or when they cannot be compared."""
-    paths = finished(folder)
+    paths = [path for path in finished(folder) if not _is_plain(load_provenance(path))]
     if not paths:
         raise ValueError(f"{folder} holds no finished recording; `{COMMAND}` writes them")
-    check_comparable(folder, [load_provenance(path) for path in paths])
-    return [load_arm(path) for path in paths]
+    tables = [load_arm(path) for path in paths]
+    check_comparable(folder, [table.provenance or {} for table in tables])
+    return tables
+
+
+def _is_plain(provenance: Mapping[str, Any]) -> bool:
+    """Whether it is of decoding without a drafter, which has no acceptance."""
+    return "drafter" in provenance and provenance["drafter"] is None
 
 
 def finished(folder: Path) -> list[Path]:
