@@ -12,7 +12,18 @@ import companion
 from companion import figures_hook
 from companion.cli import app
 from companion.experiments.phase_hook import design, fit, race, study, summary
-from companion.experiments.phase_hook.design import CURVE, NOTE, OFF, ORACLE, PLAIN, SHIPPED, SHRUNK, SOLVED, Config
+from companion.experiments.phase_hook.design import (
+    AGAIN,
+    CURVE,
+    NOTE,
+    OFF,
+    ORACLE,
+    PLAIN,
+    SHIPPED,
+    SHRUNK,
+    SOLVED,
+    Config,
+)
 from companion.experiments.phase_hook.race import Answer, Runner, Spent
 from companion.phase.rates import MeasuredRates
 from companion.planning import CostModel
@@ -190,7 +201,7 @@ def test_what_each_arm_plans_with(target, report):
     made = {
         arm: study.policy(arm, target, drafter, report, report, COSTS.capacity()) for arm in design.arms(False, 0.0)
     }
-    assert (made[PLAIN].depth, made[OFF].depth) == (0, 7)
+    assert (made[PLAIN].depth, made[OFF].depth, made[AGAIN].depth) == (0, 7, 7)
     assert made[NOTE].rates.definition == "token_acceptance"
     assert made[SOLVED].rates == MeasuredRates.from_report(report) == made[CURVE].rates
     assert (made[SOLVED].planner, made[CURVE].planner, made[ORACLE].planner) == ("iid", "curve", "curve")
@@ -287,6 +298,15 @@ def test_what_was_timed_on_a_crowded_core_is_not_judged(result):
     ):
         assert study.crowded(idle.model_copy(update=crowd), SMALL)
         assert not study.crowded(idle.model_copy(update=crowd), SMALL.model_copy(update={"threads": 2}))
+
+
+@pytest.mark.parametrize(("control", "verdict"), [(1.0, "holds"), (0.9, "inconclusive"), (1.1, "inconclusive")])
+def test_nothing_is_judged_where_the_control_fails(control, verdict):
+    """Two arms that do the same: where their times differ by more than prompts explain, the clock was disturbed."""
+    known = [*answers(PLAIN, SLOW), *answers(OFF, SLOW), *answers(AGAIN, SLOW / control), *answers(SOLVED, SLOW)]
+    found, cells = summary.ratios("d", 1.0, known, 50, 0), summary.cells("d", 1.0, known)
+    assert summary.disturbed(found) == (set() if verdict == "holds" else {("d", 1.0)})
+    assert {b.verdict for b in summary.bars(found, cells)} == {verdict}
 
 
 def test_a_phase_that_never_came_is_inconclusive():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # arm -> colour, marker
 ARMS: Mapping[str, tuple[str, str]] = {
     design.OFF: (GREY, "D"),
+    design.AGAIN: (GREY, "x"),
     design.SHIPPED: (SKY, "<"),
     design.SHRUNK: (SKY, ">"),
     design.PLACEHOLDERS: (ORANGE, "v"),
@@ -26,9 +27,11 @@ ARMS: Mapping[str, tuple[str, str]] = {
 
 
 def speeds(result: Result, temperature: float) -> Figure:
-    """Each drafter and arm, 95 % over prompts; the dotted lines are 1 and the bar, 0.97.
+    """Each drafter and arm, 95 % over prompts; the dotted lines are 1 and the bar, 0.97. The cross at the right is the
+    negative control, which covers 1 where the clock was fair.
 
-    ValueError when nothing was measured at this temperature."""
+    ValueError when nothing was measured at this temperature.
+    """
     found = [r for r in result.ratios if r.temperature == temperature]
     if not found:
         raise ValueError(f"nothing was measured at temperature {temperature:g}, so there is nothing to draw")

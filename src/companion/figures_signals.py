@@ -53,7 +53,7 @@ def ranking(result: PhaseSignals, drafter: str, sampling: str, domain: str = ALL
     left.set_yticks(range(len(names)), [NAMES[name] for name in names])
     left.invert_yaxis()
     left.set(xlabel="rank AUC for the first slot's acceptance", xlim=(0.2, 1.02))
-    right.set(xlabel="mean signal minus mean acceptance", xlim=(-1, 1))
+    right.set(xlabel="mean signal minus mean acceptance", xlim=(-1, 1), xticks=(-1, -0.5, 0, 0.5, 1))
     legend_below(fig, left.get_legend_handles_labels()[0])
     return fig
 
@@ -89,7 +89,7 @@ def alike(result: PhaseSignals, gaps: dict[str, tuple[float, float, float]], yla
         if o.domain in gaps and o.think_off is not None:
             value, low, high = gaps[o.domain]
             interval(axes, [o.think_off], [low], [high], [value], color=GREEN)
-            axes.annotate(o.domain, (o.think_off, value), xytext=(6, 4), textcoords="offset points")
+            axes.annotate(o.domain, (o.think_off, value), xytext=(-6, 4), textcoords="offset points", ha="right")
     axes.axhline(0, color=GREY, linestyle=":", linewidth=1.2)
     axes.set(xlabel="divergence of the span's words from those without thinking (bits)", ylabel=ylabel, xlim=(0, None))
     return fig

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from companion.training.corpus import DOMAINS, Domain, Sample, held_out_samples
 
 PLAIN, OFF = "plain", "off"  # no drafter; the drafter's full depth in every round
+AGAIN = "off, again"  # the negative control: it differs from OFF in nothing
 SHIPPED, SHRUNK = "uncalibrated, note's costs", "uncalibrated"
 PLACEHOLDERS, NOTE, SOLVED, CURVE = "solved rate, note's costs", "note's rate", "solved rate", "position curve"
 ORACLE = "oracle"
@@ -93,4 +94,4 @@ def _in_turns(found: Mapping[Domain, list[Sample]]) -> list[Sample]:
 def arms(deterministic: bool, temperature: float) -> tuple[str, ...]:
     """Ways of choosing a depth, of which all answer the same prompts. Uncalibrated, a hook has a signal only where
     proposals are deterministic and the target is sampled; elsewhere it is the same as no hook."""
-    return (PLAIN, OFF, *(UNCALIBRATED if deterministic and temperature > 0 else ()), *CALIBRATED)
+    return (PLAIN, OFF, AGAIN, *(UNCALIBRATED if deterministic and temperature > 0 else ()), *CALIBRATED)

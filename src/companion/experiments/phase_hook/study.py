@@ -3,7 +3,8 @@
 For each drafter and temperature: rates by phase and the time of rounds are measured on one set of prompts; then every
 arm answers another set, thinking on, one request at a time, in turns (`race`). Speed is tokens over seconds, by phase
 of the tokens. The hook's bars were set beforehand: calibrated, inside the span at least 0.97 of plain decoding's speed
-for every drafter, and outside it at least 0.97 of the drafter's speed without a hook. A drafter and temperature that
+for every drafter, and outside it at least 0.97 of the drafter's speed without a hook. One arm is there twice: where
+its two copies cannot be told to be equal, the clock was disturbed and nothing is judged. A drafter and temperature that
 is done is kept as one line, so that a killed run goes on behind it.
 """
 
@@ -26,7 +27,16 @@ from companion.experiments.phase_hook import design
 from companion.experiments.phase_hook.design import Config, arms, check, fitting, judging
 from companion.experiments.phase_hook.fit import StepCosts, full_drafts, known_exactly, load, request_of, step_costs
 from companion.experiments.phase_hook.race import PHASES, Answer, Runner, race
-from companion.experiments.phase_hook.summary import Cell, Ratio, bars, busy, cells, identical, ratios
+from companion.experiments.phase_hook.summary import (
+    Cell,
+    Ratio,
+    bars,
+    busy,
+    cells,
+    disturbed,
+    identical,
+    ratios,
+)
 from companion.experiments.stored import append_rows, read_result, resume_rows
 from companion.phase.origin import Measured
 from companion.phase.rates import MeasuredRates
@@ -190,7 +200,7 @@ def policy(
     """What an arm chooses depths by. ValueError where the fitted prompts were too few for its rates."""
     if arm == design.PLAIN:
         return FixedDepth(0)
-    if arm == design.OFF:
+    if arm in (design.OFF, design.AGAIN):
         return FixedDepth(drafter.max_depth)
     own: dict[str, Any] = {
         "baseline": drafter.max_depth,
@@ -248,6 +258,8 @@ def show(result: Result) -> None:
         straddling = max(c.straddle_rate for c in result.cells if c.drafter == case.drafter)
         if crowded(case, result.config):
             console.print("timed while others wanted the core: nothing is judged by it; measure on an idle machine")
+        elif (case.drafter, case.temperature) in disturbed(result.ratios):
+            console.print("two arms that do the same took different times: nothing is judged by it; measure again")
         console.print(f"{case.banner}; at most {100 * straddling:.1f} % of an arm's rounds straddle")
     for bar in result.bars:
         value = "none" if bar.value is None else f"{bar.value:.3f}"

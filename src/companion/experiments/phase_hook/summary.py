@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from companion.experiments.bars import Bar, judge
-from companion.experiments.phase_hook.design import AT_LEAST, JUDGED, OFF, PLAIN
+from companion.experiments.phase_hook.design import AGAIN, AT_LEAST, JUDGED, OFF, PLAIN
 from companion.experiments.phase_hook.race import PHASES, Answer, Spent
 from companion.protocols import Phase
 from companion.resampling import Interval, prompt_weights
@@ -142,12 +142,24 @@ def busy(answers: Sequence[Answer]) -> float:
     return sum(a.running_seconds for a in answers) / sum(a.prefill_seconds + spent([a], "all").seconds for a in answers)
 
 
+def disturbed(found: Sequence[Ratio]) -> set[tuple[str, float]]:
+    """Drafters and temperatures whose negative control fails: two arms that do the same, and 1 is not in the interval
+    of their ratio, inside the span or outside."""
+    return {
+        (r.drafter, r.temperature)
+        for r in found
+        if (r.arm, r.over) == (AGAIN, OFF) and r.part != "all"
+        if r.low is not None and r.high is not None and not r.low <= 1.0 <= r.high
+    }
+
+
 def bars(found: Sequence[Ratio], known: Sequence[Cell], crowded: Collection[tuple[str, float]] = ()) -> list[Bar]:
     """What is demanded of the calibrated hook: inside the span over plain decoding, outside over no hook at all.
 
     ``crowded`` are drafters and temperatures that were timed while others wanted the core: longer steps are interrupted
-    more often, so depths were chosen by wrong times, and nothing is judged by them.
+    more often, so depths were chosen by wrong times, and nothing is judged by them; nor where the control fails.
     """
+    left_open = {*crowded, *disturbed(found)}
     tokens = {(c.drafter, c.temperature, c.arm, c.part): c.tokens for c in known}
     demands = {("think", PLAIN), ("output", OFF)}
     return [
@@ -159,7 +171,7 @@ def bars(found: Sequence[Ratio], known: Sequence[Cell], crowded: Collection[tupl
             r.low,
             r.high,
             tokens[r.drafter, r.temperature, r.arm, r.part],
-            enough=(r.drafter, r.temperature) not in crowded,
+            enough=(r.drafter, r.temperature) not in left_open,
         )
         for r in found
         if r.arm in JUDGED and (r.part, r.over) in demands
