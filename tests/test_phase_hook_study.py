@@ -96,6 +96,7 @@ def test_a_whole_study(result):
         assert by_part[arm, "all"] == by_part[arm, "think"] + by_part[arm, "output"] == by_part[PLAIN, "all"]
     assert len(found.bars) == 4
     assert found.identical == {"dspark": (6, 6)}
+    assert not case.answers, "a result holds sums, not every answer"
     assert case.banner.startswith("MEASURED - companion")
     assert "tiny-qwen3" in case.banner
     assert study.load_stored(folder / "hook.json") == found
@@ -107,8 +108,8 @@ def test_a_killed_study_goes_on(result, few):
     cut = folder / "cut.jsonl"
     whole = (folder / "cases.jsonl").read_text()
     cut.write_text(whole[:-9])  # the case was being written
-    made = []
-    few.setattr(study, "measure", lambda *given: made.append(given[2]) or found.cases[0])
+    made, case = [], study.Case.model_validate_json(whole.splitlines()[-1])
+    few.setattr(study, "measure", lambda *given: made.append(given[2]) or case)
     assert study.run(None, cut, SMALL).cells == found.cells
     assert made == ["dspark"]
     assert study.run(None, cut, SMALL).cells == found.cells
@@ -290,11 +291,11 @@ def test_what_was_timed_on_a_crowded_core_is_not_judged(result):
     assert {b.verdict for b in summary.bars(found, cells)} == {"holds"}
     assert {b.verdict for b in summary.bars(found, cells, {("d", 1.0)})} == {"inconclusive"}
     assert {b.verdict for b in summary.bars(found, cells, {("d", 0.0)})} == {"holds"}
-    idle = result[0].cases[0].model_copy(update={"answers": known, "costs": COSTS})
+    idle = result[0].cases[0].model_copy(update={"busy": summary.busy(known), "costs": COSTS})
     assert not study.crowded(idle, SMALL)
     for crowd in (
         {"costs": COSTS.model_copy(update={"busy": 0.6})},
-        {"answers": [a.model_copy(update={"running_seconds": 2.0}) for a in known]},
+        {"busy": summary.busy([a.model_copy(update={"running_seconds": 2.0}) for a in known])},
     ):
         assert study.crowded(idle.model_copy(update=crowd), SMALL)
         assert not study.crowded(idle.model_copy(update=crowd), SMALL.model_copy(update={"threads": 2}))

@@ -71,7 +71,8 @@ class Case(BaseModel):
     costs: StepCosts
     banner: str  # of the run that the rates come from
     planned: list[Planned]
-    answers: list[Answer]
+    busy: float  # share of the race's time in which this thread had a core
+    answers: list[Answer] = []  # as they are kept while measuring; a result has their sums alone
 
 
 class Result(BaseModel):
@@ -125,7 +126,7 @@ def run(output: Path | None = None, rows: Path | None = None, config: Config | N
         bars=judged,
         ratios=found,
         cells=known,
-        cases=done,
+        cases=[case.model_copy(update={"answers": []}) for case in done],
         identical={case.drafter: identical(case.answers) for case in done if case.temperature == 0},
         provenance=collect(
             target=target.source,
@@ -146,7 +147,7 @@ def run(output: Path | None = None, rows: Path | None = None, config: Config | N
 def crowded(case: Case, config: Config) -> bool:
     """Whether others had the core too often. Told of one thread on a CPU; what several do, or a GPU, is not seen."""
     one_thread = config.device == "cpu" and config.threads == 1
-    return one_thread and min(case.costs.busy, busy(case.answers)) < design.UNDISTURBED
+    return one_thread and min(case.costs.busy, case.busy) < design.UNDISTURBED
 
 
 def _missing(
@@ -182,6 +183,7 @@ def measure(config: Config, target: TextTarget, name: str, described: Mapping[st
             race(runners, order)
             answers += [runner.answer(arm, i, sample.domain, repeat) for arm, runner in runners.items()]
     hooks = {arm: one for arm, one in chosen.items() if isinstance(one, PhaseHook)}
+    answers = answers[len(names) * config.repeats :]
     return Case(
         drafter=name,
         temperature=temperature,
@@ -190,7 +192,8 @@ def measure(config: Config, target: TextTarget, name: str, described: Mapping[st
         costs=costs,
         banner=fitted.origin.banner,
         planned=[_planned(arm, phase, hook.decide(phase)) for arm, hook in hooks.items() for phase in PHASES],
-        answers=answers[len(names) * config.repeats :],
+        busy=busy(answers),
+        answers=answers,
     )
 
 
