@@ -99,6 +99,18 @@ def test_an_outcome_is_the_answer_behind_the_exit() -> None:
         table.outcome(FixedLength(12))
 
 
+def test_a_thought_that_ended_the_response_is_left_before_its_last_token() -> None:
+    """The model stops inside the span: behind that token no row was read, at whatever place it stands."""
+    for tokens, probed in ((87, 10), (88, 10), (89, 11)):
+        unclosed = row(0, places="1" * (probed + 1), think_tokens=tokens, closed=False, right=False)
+        table = Table([unclosed], 8, 50)
+        assert table.outcome(AnswerCertain(0.0, 0, 8)).exits == [None]  # asked at every place there is
+        (left,) = table.outcome(FixedLength(80)).exits
+        assert left is not None
+        assert left.think_tokens == 80
+        assert table.outcome(FixedLength(88)).right.tolist() == [float(tokens > 88)]
+
+
 def test_an_interval_is_over_prompts_and_not_over_responses() -> None:
     """Ten copies of each prompt's response, one a seed, say no more than one of them."""
     once = [row(i, right=i % 2 == 0) for i in range(20)]

@@ -57,7 +57,7 @@ class Table:
         exits, right, think, total = [], [], [], []
         for row, samples in zip(self.rows, self.samples, strict=True):
             # an exit where no answer was recorded is beyond the last place: the response ends as it did
-            found = replay(rule, samples, row.think_tokens) if row.exit_right else None
+            found = replay(rule, samples, row.last_choice) if row.exit_right else None
             place = None if found is None else found.think_tokens // self.every
             if found is not None and found.think_tokens % self.every:
                 raise ValueError(

@@ -57,6 +57,12 @@ class Row(BaseModel):
     max_p: list[float]
     answer_entropy: dict[str, list[float]]
 
+    @property
+    def last_choice(self) -> int:
+        """Tokens of the thought before its last row: that of its end, or where it was never closed, of its last token,
+        which ended the response."""
+        return self.think_tokens if self.closed else max(0, self.think_tokens - 1)
+
     def samples(self, every: int) -> list[Probed]:
         return [
             Probed(every * k, *row, {cue: values[k - 1] for cue, values in self.answer_entropy.items()})
@@ -197,7 +203,8 @@ class Thought:
 
     def places(self, config: Config) -> list[int]:
         """Where it can be left with room for an answer, counted in its tokens."""
-        most = min(self.length, config.max_new_tokens - self.first - 2)
+        last = self.length if self.closed else self.length - 1  # behind the token that ends a response is nothing
+        most = min(last, config.max_new_tokens - self.first - 2)
         return list(range(0, most + 1, config.probe_every)) if self.there else []
 
     def cut(self, target: TextTarget, response: ProbedResponse, n: int) -> Sequence[int]:
