@@ -99,8 +99,8 @@ def test_every_policy_at_every_load(result: study.Result) -> None:
         for name in names
     }
     for p in result.points:
-        assert p.budget == pytest.approx(1 + p.verified)
-        assert p.wasted == pytest.approx(p.verified - p.accepted)
+        assert p.budget == pytest.approx(1 + p.verified, rel=1e-5)  # results hold six digits
+        assert p.wasted == pytest.approx(p.verified - p.accepted, abs=2e-5)
         assert p.policy != "oracle" or p.wasted < 0.05  # what the text's end cuts off
         assert p.policy != "plain" or p.budget == 1.0
         assert p.over_static is None or p.over_static.value > 0.2
@@ -126,7 +126,7 @@ def test_one_user_alone(result: study.Result) -> None:
 def test_shares(result: study.Result) -> None:
     own = {s.what: s.share for s in result.shares}
     assert own["weights of its own, Qwen3-4B by arithmetic"] == pytest.approx(
-        (5 * 100_925_440 * 2 + 2 * 256 * 151_936 * 2) / (2 * (36 * 100_925_440 + 151_936 * 2560))
+        (5 * 100_925_440 * 2 + 2 * 256 * 151_936 * 2) / (2 * (36 * 100_925_440 + 151_936 * 2560)), rel=1e-5
     )
     assert own["time of a step, 1 at once, measured CPU, 1 thread"] == pytest.approx(
         1.7e-3 / (2e-3 + 2e-4 * 8 + 1e-4 + 2e-4 * 100 / 150 * 1.5), rel=0.1

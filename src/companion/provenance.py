@@ -83,6 +83,18 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def shortened(record: Any, digits: int = 6) -> Any:
+    """A JSON-ready record with floats to so many significant digits: no measured time, and no interval, has more."""
+    match record:
+        case float():
+            return float(f"{record:.{digits}g}")
+        case dict():
+            return {key: shortened(value, digits) for key, value in record.items()}
+        case list() | tuple():
+            return [shortened(value, digits) for value in record]
+    return record
+
+
 def write_json(path: Path, record: Any) -> None:
     """Write a JSON file whole or not at all; indented, unless it is too long for anybody to read it."""
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)

@@ -43,7 +43,7 @@ from companion.phase.rates import MeasuredRates
 from companion.phase.report import Report
 from companion.planning import CostModel
 from companion.protocols import Drafter, Phase, Policy, Sampling
-from companion.provenance import collect, system, write_json
+from companion.provenance import collect, shortened, system, write_json
 from companion.scheduling.capacity import Capacity
 from companion.scheduling.capacity_file import engine_version
 from companion.scheduling.fixed import FixedDepth
@@ -139,6 +139,7 @@ def run(output: Path | None = None, rows: Path | None = None, config: Config | N
             load_average=load_average,
         ),
     )
+    result = Result.model_validate(shortened(result.model_dump(mode="json")))
     if output is not None:
         write_json(output, result.model_dump(mode="json"))
     return result

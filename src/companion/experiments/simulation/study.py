@@ -30,7 +30,7 @@ from companion.experiments.simulation.tables import Clock, cpu, gpu
 from companion.experiments.simulation.validation import Validated, bars, validate
 from companion.experiments.stored import read_result
 from companion.parallel import ordered_map
-from companion.provenance import collect, file_hash, write_json
+from companion.provenance import collect, file_hash, shortened, write_json
 
 FEW = ("plain", "fixed-1", "fixed-3", "fixed-5", "fixed-7", "prefix", *JUDGED, "goodput")
 
@@ -134,6 +134,7 @@ def run(
         )
         | {"prompt_set": source["prompt_set"]},
     )
+    result = Result.model_validate(shortened(result.model_dump(mode="json")))
     if output is not None:
         write_json(output, result.model_dump(mode="json"))
     return result
