@@ -247,7 +247,8 @@ def test_anchors_are_those_of_headings_labels_and_equations() -> None:
     ],
 )
 def test_a_row_that_is_not_whole_is_refused_with_its_place(line: str, complaint: str, tmp_path: Path) -> None:
-    shutil.copy(FOLDER / "not_yet.toml", tmp_path)
+    for name in ("not_yet", "findings"):
+        shutil.copy(FOLDER / f"{name}.toml", tmp_path)
     head = 'order = 1\ntitle = "t"\ncite = "note"\nabout = "a"\n[[parts.p]]\nid = "a"\nwhere = "w"\nsays = "s"\n'
     (tmp_path / "text.toml").write_text(head + line + "\n")
     with pytest.raises(ValueError, match=re.escape(complaint)) as error:
@@ -256,7 +257,8 @@ def test_a_row_that_is_not_whole_is_refused_with_its_place(line: str, complaint:
 
 
 def test_an_id_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    shutil.copy(FOLDER / "not_yet.toml", tmp_path)
+    for name in ("not_yet", "findings"):
+        shutil.copy(FOLDER / f"{name}.toml", tmp_path)
     for name in ("one", "two"):
         shutil.copy(FOLDER / "note.toml", tmp_path / f"{name}.toml")
     with pytest.raises(ValueError, match="ids that stand twice: note-"):
@@ -270,13 +272,18 @@ def test_an_id_that_stands_twice_is_refused(tmp_path: Path) -> None:
 
 def test_the_page_holds_every_row_once_and_counts_them() -> None:
     pieces = claims_tables(CLAIMS, ROOT)
-    whole = "\n".join(pieces.values())
+    whole = "\n".join(piece for name, piece in pieces.items() if name not in ("claims-slips", "claims-findings"))
     assert [claim.id for claim in CLAIMS.rows if whole.count(f'<a id="{claim.id}"></a>') != 1] == []
     assert (
         f"| all | {' | '.join(str(len(text.claims)) for text in CLAIMS.texts.values())} | {len(CLAIMS.rows)} |" in whole
     )
-    page = (ROOT / "book" / "claims.md").read_text(encoding="utf-8")
-    assert {f"generated/{name}.md" for name in pieces} == set(re.findall(r"generated/\S+\.md", page))
+    pages = "\n".join((ROOT / "book" / f"{n}.md").read_text(encoding="utf-8") for n in ("claims", "slips", "findings"))
+    assert {f"generated/{name}.md" for name in pieces} == set(re.findall(r"generated/\S+\.md", pages))
+    for name, own in (
+        ("claims-slips", [c.id for c in CLAIMS.rows if c.outcome == "slip"]),
+        ("claims-findings", [c.id for c in CLAIMS.findings.claims]),
+    ):
+        assert re.findall(r'<a id="(\S+)"></a>', pieces[name]) == own
     assert "text 0.3854, here **0.385362**" in pieces["claims-note"]
     assert 'href="notebooks/09_table_one.html#which-average"' in pieces["claims-paper"]
 
@@ -291,6 +298,7 @@ NAMES = re.compile(
 def test_what_was_found_is_told_in_words_and_its_numbers_come_from_results() -> None:
     """`says` repeats a text; in `here` and `why` a typed number would be one that nothing keeps right."""
     typed = {c.id: NAMES.sub("", f"{c.here} {c.why}") for c in CLAIMS.rows}
+    typed |= {c.id: NAMES.sub("", f"{c.says} {c.here}") for c in CLAIMS.findings.claims}  # what this book says itself
     assert {name: text for name, text in typed.items() if re.search(r"\d", text)} == {}
 
 

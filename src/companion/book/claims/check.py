@@ -20,7 +20,7 @@ def problems(claims: Claims, root: Path) -> list[str]:
     ``root`` is the checkout: chapters are in ``notebooks``, stored results in ``data/results``.
     """
     found = list(_of_the_list(claims, root))
-    for claim in claims.rows:
+    for claim in claims.checked:
         found += [f"{claim.id}: {problem}" for problem in _of_the_link(claim, claims, root)]
         for number in claim.numbers:
             name = f"{claim.id}, {number.of or 'its number'}"

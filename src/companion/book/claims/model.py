@@ -107,7 +107,7 @@ class Text(_Row):
 
     order: int
     title: str
-    cite: str  # key in references.bib
+    cite: str = ""  # key in references.bib
     about: str
     parts: dict[str, tuple[Claim, ...]]
 
@@ -130,21 +130,28 @@ class NotYet(_Row):
 class Claims(_Row):
     texts: dict[str, Text]
     not_yet: dict[str, Planned]
+    findings: Text  # what this book adds to the texts, in rows of the same form
 
     @property
     def rows(self) -> list[Claim]:
         return [claim for text in self.texts.values() for claim in text.claims]
 
+    @property
+    def checked(self) -> list[Claim]:
+        """The rows of the texts and the findings."""
+        return [*self.rows, *self.findings.claims]
+
 
 def read_claims(folder: Path) -> Claims:
     """All of ``book/claims``. ValueError for a file that is no list of claims, and for an id that is given twice."""
-    files = sorted(folder.glob("*.toml"))
-    if not any(path.stem == "not_yet" for path in files) or len(files) < 2:
-        raise ValueError(f"{folder} holds no claims; expected not_yet.toml and one file for each text")
-    found = [(path.stem, _read(path, Text)) for path in files if path.stem != "not_yet"]
+    files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    if not {"not_yet", "findings"} < set(files):
+        raise ValueError(f"{folder} holds no claims; expected not_yet.toml, findings.toml and one file for each text")
+    not_yet, findings = _read(files.pop("not_yet"), NotYet), _read(files.pop("findings"), Text)
+    found = [(name, _read(path, Text)) for name, path in files.items()]
     texts = dict(sorted(found, key=lambda named: named[1].order))
-    claims = Claims(texts=texts, not_yet=_read(folder / "not_yet.toml", NotYet).chapters)
-    ids = [claim.id for claim in claims.rows]
+    claims = Claims(texts=texts, not_yet=not_yet.chapters, findings=findings)
+    ids = [claim.id for claim in claims.checked]
     twice = sorted({name for name in ids if ids.count(name) > 1})
     if twice:
         raise ValueError(f"{folder}: ids that stand twice: {', '.join(twice)}; give each claim its own")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
 
@@ -11,17 +11,21 @@ from companion.book.claims.check import holds
 from companion.book.claims.model import KINDS, OUTCOMES, Claim, Claims, Number, Text
 from companion.book.claims.values import value_of
 
+_HEAD = ["where", "what is said", "what became of it"]
 _SHORT = {"exact": "exact", "tiny": "in kind", "gpu": "needs a GPU", "never": "cannot be", "outside": "out of scope"}
 
 
 def claims_tables(claims: Claims, root: Path) -> dict[str, str]:
-    """Pieces of the page by name: ``claims-summary``, ``claims-not-yet``, and ``claims-TEXT`` for each text.
+    """Pieces of the pages by name: ``claims-summary``, ``claims-not-yet``, ``claims-TEXT`` for each text,
+    ``claims-slips`` with what slips in any of them, and ``claims-findings``.
 
     ValueError when a number cannot be had, or is no longer what its row says: such a page is not printed.
     """
     pieces = {"claims-summary": _summary(claims), "claims-not-yet": _not_yet(claims)}
     for name, text in claims.texts.items():
-        pieces[f"claims-{name}"] = _text(text, claims, root)
+        pieces[f"claims-{name}"] = f"{{cite:t}}`{text.cite}`: {text.about}\n\n" + _parts(text, _HEAD, claims, root)
+    pieces["claims-slips"] = _slips(claims, root)
+    pieces["claims-findings"] = _parts(claims.findings, ["about", "what was found", "evidence"], claims, root)
     return pieces
 
 
@@ -52,13 +56,18 @@ def _not_yet(claims: Claims) -> str:
     return _pipes(lines)
 
 
-def _text(text: Text, claims: Claims, root: Path) -> str:
-    pieces = [f"{{cite:t}}`{text.cite}`: {text.about}\n"]
-    for part, rows in text.parts.items():
-        lines = [["where", "what is said", "what became of it"], ["---", "---", "---"]]
-        lines += [[claim.where, claim.says, _found(claim, claims, root)] for claim in rows]
-        pieces += [f"### {part}\n", _directive(_pipes(lines), "claims")]
-    return "\n".join(pieces)
+def _parts(text: Text, head: list[str], claims: Claims, root: Path) -> str:
+    return "\n".join(f"### {part}\n\n{_rows(rows, head, claims, root)}" for part, rows in text.parts.items())
+
+
+def _slips(claims: Claims, root: Path) -> str:
+    found = {text.title: [c for c in text.claims if c.outcome == "slip"] for text in claims.texts.values()}
+    return "\n".join(f"## The {name}\n\n{_rows(rows, _HEAD, claims, root)}" for name, rows in found.items() if rows)
+
+
+def _rows(rows: Iterable[Claim], head: list[str], claims: Claims, root: Path) -> str:
+    lines = [head, ["---"] * len(head)]
+    return _directive(_pipes([*lines, *([c.where, c.says, _found(c, claims, root)] for c in rows)]), "claims")
 
 
 def _found(claim: Claim, claims: Claims, root: Path) -> str:
