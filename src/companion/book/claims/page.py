@@ -23,9 +23,11 @@ def claims_tables(claims: Claims, root: Path) -> dict[str, str]:
     """
     pieces = {"claims-summary": _summary(claims), "claims-not-yet": _not_yet(claims)}
     for name, text in claims.texts.items():
-        pieces[f"claims-{name}"] = f"{{cite:t}}`{text.cite}`: {text.about}\n\n" + _parts(text, _HEAD, claims, root)
+        pieces[f"claims-{name}"] = f"{{cite:t}}`{text.cite}`: {text.about}\n\n" + _parts(
+            text, "###", _HEAD, claims, root
+        )
     pieces["claims-slips"] = _slips(claims, root)
-    pieces["claims-findings"] = _parts(claims.findings, ["about", "what was found", "evidence"], claims, root)
+    pieces["claims-findings"] = _parts(claims.findings, "##", ["about", "what was found", "evidence"], claims, root)
     return pieces
 
 
@@ -56,8 +58,8 @@ def _not_yet(claims: Claims) -> str:
     return _pipes(lines)
 
 
-def _parts(text: Text, head: list[str], claims: Claims, root: Path) -> str:
-    return "\n".join(f"### {part}\n\n{_rows(rows, head, claims, root)}" for part, rows in text.parts.items())
+def _parts(text: Text, level: str, head: list[str], claims: Claims, root: Path) -> str:
+    return "\n".join(f"{level} {part}\n\n{_rows(rows, head, claims, root)}" for part, rows in text.parts.items())
 
 
 def _slips(claims: Claims, root: Path) -> str:
