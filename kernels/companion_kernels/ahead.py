@@ -10,6 +10,7 @@ shows, and that it is fast only a GPU can.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -25,7 +26,10 @@ import torch
 from torch import Tensor
 
 from companion.kernels.launch import Launch, interpreting, recording
+from companion.provenance import collect, write_json
 
+FORMAT = "companion.kernels/1"
+COMMAND = "python -m companion.kernels.ahead --output FILE"
 TARGETS = (80, 90, 100)  # compute capability: A100, H100 and H200, B200
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes per thread block, CUDA programming guide
 
@@ -120,16 +124,33 @@ def specialise(launch: Launch) -> tuple[dict[str, str], dict[tuple[int, ...], An
 
 
 def compile_all(targets: Sequence[int] = TARGETS, named: str = "") -> list[Compiled]:
-    """Every example whose name contains ``named``, for every target; a kernel that it launches again is there once."""
+    """Every example whose name contains ``named``, for every target; launches that compile alike are there once."""
     made: dict[tuple[Any, ...], Compiled] = {}  # by what decides the binary
-    found: dict[tuple[Any, ...], Compiled] = {}
+    found: dict[Compiled, None] = {}
     for name, launches in examples().items():
         for launch, target in product(launches if named in name else (), targets):
             key = (launch.kernel, str(specialise(launch)), str(launch.options), target)
             if key not in made:
                 made[key] = compile_launch(name, launch, target)
-            found.setdefault((name, *key), made[key]._replace(example=name))
-    return list(found.values())
+            found[made[key]._replace(example=name)] = None
+    return list(found)
+
+
+def store(path: Path, rows: Sequence[Compiled]) -> None:
+    """Write the table with where it came from; ``triton`` under ``system`` is the compiler, whose version decides."""
+    origin = collect(targets=sorted({f"sm_{row.target}" for row in rows}))
+    write_json(path, {"format": FORMAT, "provenance": origin, "kernels": [row._asdict() for row in rows]})
+
+
+def load(path: Path) -> list[Compiled]:
+    """The stored table. ValueError for what is none."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["format"] == FORMAT:
+            return [Compiled(**row) for row in record["kernels"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} holds no table of compiled kernels ({error}); make one: {COMMAND}") from error
+    raise ValueError(f"{path} holds no table of compiled kernels of format {FORMAT}; make one: {COMMAND}")
 
 
 def _modules() -> Iterator[Any]:
@@ -171,9 +192,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compile the kernels for GPUs that are not here.")
     parser.add_argument("--targets", type=int, nargs="+", default=list(TARGETS), help="compute capabilities (sm_*)")
     parser.add_argument("--only", default="", help="examples whose name contains this")
+    parser.add_argument("--output", type=Path, help="store the table there, with where it came from")
     given = parser.parse_args()
     rows = compile_all(given.targets, given.only)
     print(table(rows))
+    if given.output:
+        store(given.output, rows)
     sys.exit(any(row.spilled for row in rows))
 
 

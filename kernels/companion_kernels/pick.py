@@ -26,6 +26,7 @@ from torch import Tensor
 
 from companion.kernels.launch import WHOLE, Kernel, require, values_known
 from companion.kernels.philox import CHUNK, uniform
+from companion.kernels.residual import first_above
 
 if TYPE_CHECKING:
     import triton.language as tl
@@ -151,9 +152,7 @@ def pick(  # type: ignore[no-untyped-def]
         tl.load(positions + row + one).to(tl.int64) + step,
     )
     wanted = tl.sum(draw, 0) * total
-    alive = masses > 0
-    reached = alive & (tl.cumsum(masses, 0) > wanted)
-    tile = tl.minimum(tl.min(tl.where(reached, t, TILES_PADDED), 0), tl.max(tl.where(alive, t, 0), 0))
+    tile = first_above(t, tl.cumsum(masses, 0), masses, wanted, TILES_PADDED)
     missing = wanted - tl.sum(tl.where(t < tile, masses, 0.0), 0)
 
     i = tl.arange(0, BLOCK)
@@ -163,9 +162,7 @@ def pick(  # type: ignore[no-untyped-def]
     own_peak = tl.max(tl.where(t == tile, tile_peaks, float("-inf")), 0)
     own_peak = tl.where(own_peak == float("-inf"), 0.0, own_peak)
     p = tl.exp((entries - own_peak) / temperature).to(tl.float64) * own
-    reached = (p > 0) & (tl.cumsum(p, 0) > missing)
-    drawn = tl.minimum(tl.min(tl.where(reached, i, BLOCK), 0), tl.max(tl.where(p > 0, i, 0), 0))
-    drawn = tile * BLOCK + drawn
+    drawn = tile * BLOCK + first_above(i, tl.cumsum(p, 0), p, missing, BLOCK)
 
     first = tl.min(tl.where(tile_peaks == peak, t, TILES_PADDED), 0)
     best = tl.load(bests + row * TILES + tl.minimum(first, TILES - 1))

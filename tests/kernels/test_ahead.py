@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -51,6 +52,18 @@ def test_nothing_spills_all_fits_and_rows_are_read_16_bytes_at_a_time(target: in
         assert shared <= ahead.SHARED_LIMIT[target], key
         if key[1] in WIDE:
             assert 3 * wide >= loads > 0, key
+
+
+def test_a_table_is_read_as_it_was_stored_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    rows = [ahead.Compiled("probe", "row_parts", target, 8, 77, 0, 64, 9, 8) for target in ahead.TARGETS]
+    ahead.store(tmp_path / "kept.json", rows)
+    assert ahead.load(tmp_path / "kept.json") == rows
+    for text in ("", "{}", '{"format": "other"}', '{"format": "companion.kernels/1", "kernels": [{"warps": 1}]}'):
+        (tmp_path / "none.json").write_text(text)
+        with pytest.raises(ValueError, match="holds no table of compiled kernels"):
+            ahead.load(tmp_path / "none.json")
+    with pytest.raises(ValueError, match="holds no table of compiled kernels"):
+        ahead.load(tmp_path / "absent.json")
 
 
 def test_a_row_that_is_not_aligned_is_not_read_wide() -> None:
