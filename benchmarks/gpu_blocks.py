@@ -15,6 +15,8 @@ from companion.kernels.fp8 import Fp8Rows
 from companion.kernels.markov import markov
 from companion.kernels.philox import purpose_word, words
 from companion.kernels.pick import Picked, RowDraws
+from companion.kernels.plain import plain_block
+from companion.kernels.work import candidates_work, fp8_weight, markov_work
 
 RANK, STEPS = 256, 7
 Inputs = tuple[Tensor, Tensor, Any, Tensor, Tensor, RowDraws, Confidence]
@@ -43,11 +45,12 @@ def block_case(
     candidates: int | None = None,
 ) -> dict[str, Any]:
     dtype = torch.bfloat16 if kind != "fp32" and device.type == "cuda" else torch.float32
-    size = 1 if kind == "fp8" else dtype.itemsize
+    weight = fp8_weight(RANK) if kind == "fp8" else dtype.itemsize
     if candidates:
-        count = requests * STEPS * candidates * (RANK * size + 4 + 4 + 8)  # W_2's rows, U, l, ids
+        work = candidates_work(requests, STEPS, candidates, RANK, weight=weight)
     else:
-        count = STEPS * (width * RANK * size + requests * width * 8)  # W_2, U and l
+        work = markov_work(requests, STEPS, width, RANK, weight=weight)
+    count = work.bytes
     blocks = [inputs_of(device, requests, kind, dtype, width, number) for number in range(sets_of(count, device))]
     inputs = [(x, candidate_set(x[0], candidates) if candidates else None) for x in blocks]
 
@@ -124,30 +127,3 @@ def block_error(x: Inputs, picked: Picked, ids: Tensor | None) -> float:
         worst = max(worst, *(float(error.nan_to_num(math.inf).max()) for error in errors))
         before = token
     return worst
-
-
-def plain_block(
-    logits: Tensor,
-    w1: Tensor,
-    w2: Any,
-    anchors: Tensor,
-    temperatures: Tensor,
-    draws: RowDraws,
-    head: Confidence,
-    ids: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """The loop with PyTorch's own random numbers; a matrix in fp8 is unpacked first, since PyTorch multiplies none."""
-    matrix = w2.matrix().to(w1.dtype) if isinstance(w2, Fp8Rows) else w2
-    token, tokens, confidences = anchors, [], []
-    for k in range(logits.shape[1]):
-        embedded = w1[token]
-        if ids is None:
-            row = logits[:, k] + (embedded @ matrix.t()).float()
-        else:
-            row = logits[:, k].gather(1, ids[:, k]) + (matrix[ids[:, k]] @ embedded[:, :, None])[..., 0].float()
-        cumulative = (row / temperatures[:, None]).softmax(-1).cumsum(-1)
-        place = torch.searchsorted(cumulative, torch.rand_like(cumulative[:, :1])).clamp_max(row.shape[1] - 1)
-        token = place[:, 0] if ids is None else ids[:, k].gather(1, place)[:, 0]
-        tokens.append(token)
-        confidences.append((head.bases[:, k] + (embedded @ head.weights).float()).sigmoid())
-    return torch.stack(tokens, 1), torch.stack(confidences, 1)

@@ -14,10 +14,12 @@ from torch import Tensor
 from companion.kernels.batch import Batch, Drafts
 from companion.kernels.overlap import overlap, overlap_reference
 from companion.kernels.philox import words
+from companion.kernels.plain import plain_overlap, plain_probe, plain_verify
 from companion.kernels.probe import probe, probe_reference
 from companion.kernels.ragged_attention import Stream, ragged_attention, ragged_attention_reference
 from companion.kernels.schedule import schedule, schedule_reference
 from companion.kernels.verify import verify, verify_reference
+from companion.kernels.work import attention_work, overlap_work, probe_work, schedule_work, verify_work
 
 BEYOND_CACHE = 400 << 20  # bytes that a case's inputs have together, several times an H200's 50 MB of L2
 MOST_SETS = 16
@@ -97,7 +99,7 @@ def logits_of(device: torch.device, dtype: torch.dtype, rows: int, width: int) -
 
 
 def probe_case(device: torch.device, dtype: torch.dtype, rows: int, width: int) -> Case:
-    count = rows * width * dtype.itemsize
+    count = probe_work(rows, width, dtype.itemsize).bytes
     ids = torch.tensor([1, width // 2], device=device)
     inputs = [(logits_of(device, dtype, rows, width),) for _ in range(sets_of(count, device))]
 
@@ -105,7 +107,7 @@ def probe_case(device: torch.device, dtype: torch.dtype, rows: int, width: int) 
         return probe(logits, ids)
 
     def plain(logits: Tensor) -> Any:
-        return probe_reference(logits.float(), (1, width // 2))
+        return plain_probe(logits, (1, width // 2))
 
     def error(logits: Tensor) -> float:
         return worst(kernel(logits), probe_reference(logits.double(), (1, width // 2)))
@@ -114,22 +116,19 @@ def probe_case(device: torch.device, dtype: torch.dtype, rows: int, width: int) 
 
 
 def overlap_case(device: torch.device, dtype: torch.dtype, rows: int, width: int) -> Case:
-    count = 2 * rows * width * dtype.itemsize
+    count = overlap_work(rows, width, dtype.itemsize).bytes
     inputs = [tuple(logits_of(device, dtype, rows, width) for _ in range(2)) for _ in range(sets_of(count, device))]
-
-    def plain(target: Tensor, draft: Tensor) -> Any:
-        return overlap_reference(target.float(), draft.float())
 
     def error(target: Tensor, draft: Tensor) -> float:
         return worst(overlap(target, draft), overlap_reference(target.double(), draft.double()))
 
-    return Case("overlap", name_of(dtype), f"2 x {rows} x {width}", count, inputs, overlap, plain, error, 1e-4)
+    return Case("overlap", name_of(dtype), f"2 x {rows} x {width}", count, inputs, overlap, plain_overlap, error, 1e-4)
 
 
 def verify_case(device: torch.device, dtype: torch.dtype, requests: int, depth: int, width: int) -> Case:
     """Drafts sampled from a neighbour of the target's law, so that most blocks are partly kept."""
     rows = requests * (depth + 1)
-    count = (rows + requests * (depth + 3)) * width * dtype.itemsize  # p and q once, and of each request one again
+    count = verify_work(requests, depth, width, dtype.itemsize).bytes
     inputs = []
     for number in range(sets_of(count, device)):
         logits = logits_of(device, dtype, rows, width)
@@ -165,25 +164,12 @@ def verify_case(device: torch.device, dtype: torch.dtype, requests: int, depth: 
     return Case("verify", name_of(dtype), shape, count, inputs, kernel, plain, error, 1.5 / requests)
 
 
-def plain_verify(logits: Tensor, batch: Batch, drafts: Drafts, depth: int) -> tuple[Tensor, Tensor]:
-    """The rule on whole rows, with PyTorch's own random numbers: what one writes first."""
-    p = logits.float().softmax(-1).view(len(batch.keys), depth + 1, -1)
-    q = drafts.laws.float().softmax(-1).view(len(p), depth, -1)
-    tokens = batch.drafted.view(len(p), depth + 1)[:, :depth, None]
-    ratio = (p[:, :depth].gather(2, tokens) / q.gather(2, tokens))[..., 0]
-    kept = (torch.rand_like(ratio) < ratio).long().cumprod(1).sum(1)
-    rows = torch.arange(len(p), device=p.device)
-    left = p[rows, kept] - torch.where((kept < depth)[:, None], q[rows, kept.clamp_max(depth - 1)], 0.0)
-    cumulative = left.clamp_min(0.0).cumsum(-1)
-    wanted = torch.rand_like(cumulative[:, :1]) * cumulative[:, -1:]
-    return kept, torch.searchsorted(cumulative, wanted, right=True)
-
-
 def attention_case(
     device: torch.device, dtype: torch.dtype, requests: int, context: int, whole: bool, *, dry: bool
 ) -> Case:
     heads, kv_heads, d, new = (4, 2, 16, 8) if dry else (32, 8, 128, 8)
-    count = 2 * requests * kv_heads * context * d * dtype.itemsize
+    size = dtype.itemsize
+    count = attention_work(requests, new, context, heads=heads, kv_heads=kv_heads, head_dim=d, size=size).bytes
     ids = torch.arange(requests, device=device).repeat_interleave(new)
     ends = torch.full((requests,), context, device=device)
     positions = (context - new + torch.arange(new, device=device)).repeat(requests)
@@ -226,7 +212,7 @@ def schedule_case(device: torch.device, requests: int, depth: int, *, lagged: bo
         """Requests whose length differs."""
         return float((schedule(*x).lengths != schedule_reference(*x).lengths).sum())
 
-    count = (2 if lagged else 1) * slots * 4 + (slots + 1) * 8 + requests * 4
+    count = schedule_work(requests, depth).bytes + (slots * 4 if lagged else 0)  # the past beside the present
     name = "schedule, lagged top K" if lagged else "schedule, Algorithm 1"
     shape = f"{requests} x {depth}"
     return Case(name, "fp32", shape, count, inputs, schedule, schedule_reference, error, 0.0)
