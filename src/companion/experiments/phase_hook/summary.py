@@ -143,13 +143,14 @@ def busy(answers: Sequence[Answer]) -> float:
 
 
 def disturbed(found: Sequence[Ratio]) -> set[tuple[str, float]]:
-    """Drafters and temperatures whose negative control fails: two arms that do the same, and 1 is not in the interval
-    of their ratio, inside the span or outside."""
+    """Drafters and temperatures whose negative control fails: two arms that do the same are apart by more than the bars
+    allow, inside the span or outside, and 1 is not in the interval of their ratio."""
     return {
         (r.drafter, r.temperature)
         for r in found
         if (r.arm, r.over) == (AGAIN, OFF) and r.part != "all"
-        if r.low is not None and r.high is not None and not r.low <= 1.0 <= r.high
+        if r.value is not None and r.low is not None and r.high is not None
+        if abs(r.value - 1.0) > 1.0 - AT_LEAST and not r.low <= 1.0 <= r.high
     }
 
 
