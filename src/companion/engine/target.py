@@ -8,7 +8,6 @@ Equal to transformers' `Qwen3ForCausalLM` on the same weights, to rounding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -17,82 +16,11 @@ from torch import Tensor
 
 from companion.engine.attention import Plan
 from companion.engine.cache import Cache
+from companion.engine.memory import check_cache
 from companion.engine.norm import RMSNorm
-from companion.engine.numbers import positive, rope_theta, whole
 from companion.engine.paged import attention_plan
+from companion.engine.shape import Qwen3Shape
 from companion.protocols import KVCache, RaggedBatch, TargetOutput
-
-
-@dataclass(frozen=True, slots=True)
-class Qwen3Shape:
-    """The numbers of a Qwen3 configuration that the forward needs."""
-
-    vocab_size: int
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    eps: float
-    rope_theta: float
-    max_context: int
-    tied: bool = False  # the head may be the embedding
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Qwen3Shape:
-        """Read a transformers config; refuses what this forward does not compute (ValueError)."""
-        kind = config.get("model_type")
-        if kind != "qwen3":
-            raise ValueError(
-                f"the model is of type {kind!r}, and this engine computes 'qwen3' only: models with sliding windows or "
-                "recurrent state cannot be rolled back by a length"
-            )
-        needed = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
-        vocab_size, hidden, layers, heads, max_context = (whole(config, key) for key in needed)
-        kv_heads = whole(config, "num_key_value_heads", default=heads)
-        head_dim = whole(config, "head_dim", default=hidden // heads)
-        if heads % kv_heads:
-            raise ValueError(f"{heads} attention heads cannot share {kv_heads} key/value heads evenly")
-        if head_dim % 2:
-            raise ValueError(f"head_dim is {head_dim}, and the rotary embedding turns pairs: it must be even")
-        if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or ()):
-            raise ValueError("the model uses sliding-window attention, whose cache cannot be rolled back by a length")
-        if config.get("attention_bias"):
-            raise ValueError("the model has biases in its attention projections; Qwen3 has none")
-        if config.get("quantization_config"):
-            raise ValueError("the weights are quantized, and this engine reads plain bf16, fp16 or fp32 weights only")
-        if config.get("hidden_act", "silu") != "silu":
-            raise ValueError(f"the model's activation is {config['hidden_act']!r}; Qwen3 has 'silu'")
-        return cls(
-            vocab_size,
-            hidden,
-            layers,
-            heads,
-            kv_heads,
-            head_dim,
-            eps=positive(config, "rms_norm_eps", 1e-6),
-            rope_theta=rope_theta(config),
-            max_context=max_context,
-            tied=bool(config.get("tie_word_embeddings", False)),
-        )
-
-    def to_config(self) -> dict[str, Any]:
-        """What `from_config` reads back, under transformers' names."""
-        return {
-            "model_type": "qwen3",
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "rms_norm_eps": self.eps,
-            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
-            "max_position_embeddings": self.max_context,
-            "tie_word_embeddings": self.tied,
-        }
 
 
 class Layer(NamedTuple):
@@ -147,6 +75,8 @@ class Qwen3Target:
         # as transformers: a head in the file is used, a missing one is the embedding where the configuration ties them
         separate = "lm_head.weight" in weights or not shape.tied
         self.head = take("lm_head.weight", shape.vocab_size, shape.hidden) if separate else self.embedding
+        if shape.tied and separate and torch.equal(self.head, self.embedding):
+            self.head = self.embedding  # Qwen3-0.6B's file holds both: one is enough in memory
         self.final_norm = RMSNorm(take("model.norm.weight", shape.hidden), shape.eps)
         width = len(weights.get("model.layers.0.mlp.gate_proj.weight", ()))
         self.layers = [self._fuse(take, f"model.layers.{i}.", width) for i in range(shape.layers)]
@@ -193,7 +123,9 @@ class Qwen3Target:
         return sum(t.numel() for t in tensors) - extra + untied
 
     def new_cache(self, slots: int, capacity: int) -> Cache:
+        """ValueError where a GPU lacks the memory for it."""
         s = self.shape
+        check_cache(s, slots, capacity, self.device, self.dtype)
         return Cache(s.layers, slots, s.kv_heads, capacity, s.head_dim, self.device, self.dtype)
 
     @torch.inference_mode()
