@@ -36,6 +36,10 @@ DrafterName = Annotated[
     str, typer.Option(help="none, lookup, draft, dspark or another name in data/drafters; a folder; or a hub id.")
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a target from the hub.")]
+RandomWeights = Annotated[
+    bool, typer.Option("--random-weights", help="True shapes, weights drawn: for timing; the text means nothing.")
+]
 Seed = Annotated[int, typer.Option(help="Same seed, same tokens, whatever shares the batch.")]
 
 

@@ -7,12 +7,22 @@ import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from companion.cli.common import Device, DrafterName, Json, Seed, TargetName, print_json, resumable
+from companion.cli.common import (
+    Device,
+    DrafterName,
+    Json,
+    RandomWeights,
+    Revision,
+    Seed,
+    TargetName,
+    print_json,
+    resumable,
+)
 
 if TYPE_CHECKING:
     from companion.engine.load import TextTarget
@@ -56,6 +66,8 @@ def generate(
     think: Annotated[bool, typer.Option("--think/--no-think", help="The chat template's enable_thinking.")] = True,
     seed: Seed = 0,
     device: Device = "cpu",
+    revision: Revision = None,
+    random_weights: RandomWeights = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print text as it is committed.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -67,14 +79,15 @@ def generate(
         raise typer.BadParameter("--stream and --json exclude each other")
     if capacity is not None and hook is None:
         raise typer.BadParameter("--capacity holds the costs of a hook; name the hook's settings, too (--hook)")
-    model = companion.load_target(target, device=device)
-    speculator = companion.load_drafter(drafter, model, max_depth=depth, proposal=proposal.value)
+    model = companion.load_target(target, device=device, revision=revision, random_weights=random_weights)
+    drawn = random_weights and drafter in ("dspark", "dflash")
+    speculator = companion.load_drafter(drafter, model, max_depth=depth, proposal=proposal.value, random_weights=drawn)
     policy = None if hook is None else _hook(hook, capacity, model, drafter, speculator)
     text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt  # the line's end is not the prompt's
     events = companion.stream(
         model,
         speculator,
-        text,
+        text if model.tokenizer else list(text.encode()),  # drawn weights read any ids
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -94,12 +107,15 @@ def generate(
     assert result is not None
     if as_json:
         rounds = [asdict(row) for row in result.rounds]
-        record = {"text": result.text, "token_ids": result.tokens, "finish_reason": result.finish_reason}
+        record: dict[str, Any] = {"random_weights": True} if random_weights else {}
+        record |= {"text": result.text, "token_ids": result.tokens, "finish_reason": result.finish_reason}
         print_json({**record, "phases": result.phases, "prompt_ids": result.prompt_tokens, "rounds": rounds})
         return
     sys.stdout.write("\n" if stream else result.text + "\n")
     pace = f", {committed_per_round(result.rounds):.2f} tokens per round" if result.rounds else ""
     counts = f"{_count(len(result.tokens), 'token')}, finished by {result.finish_reason}"
+    if random_weights:
+        counts = f"{model.name}, so the text means nothing: {counts}"
     Console(stderr=True, highlight=False).print(f"[dim]{counts}, {_count(len(result.rounds), 'round')}{pace}[/]")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from companion.drafters.dspark.checkpoint import load_dspark
+from companion.drafters.dspark.checkpoint import load_dspark, random_dspark
 from companion.drafters.dspark.config import ARCHITECTURES as DSPARK
 from companion.drafters.dspark.drafter import DSparkDrafter
 from companion.drafters.eagle3.checkpoint import load_eagle3
@@ -15,6 +15,7 @@ from companion.drafters.medusa import ARCHITECTURE as MEDUSA
 from companion.drafters.medusa import MedusaDrafter, load_medusa
 from companion.drafters.model import ModelDrafter
 from companion.engine.load import DRAFTERS, TextTarget, find_model, load_target
+from companion.engine.random_weights import RANDOM
 from companion.engine.target import Qwen3Target
 from companion.protocols import Drafter
 
@@ -26,13 +27,16 @@ def load_drafter(
     max_depth: int | None = None,
     proposal: Literal["sampled", "greedy"] = "sampled",
     revision: str | None = None,
+    random_weights: bool = False,
 ) -> Drafter | None:
     """A drafter for ``target``: "none", "lookup", "draft" (the embedded draft model), the name of an embedded drafter
     such as "dspark", a folder, or a hub id.
 
     What a folder holds is read from its config.json: a DSpark, DFlash or Eagle3 drafter, Medusa heads, or a causal
-    language model. ``max_depth`` None means the drafter's own default; ``proposal`` applies to all but lookup. Raises
-    ValueError for an unknown name, a broken folder, and a drafter or a draft model made for another target.
+    language model. ``max_depth`` None means the drafter's own default; ``proposal`` applies to all but lookup.
+    ``random_weights`` makes "dspark" or "dflash" in the published shapes around the target, with weights that are drawn
+    and mean nothing: for timing. Raises ValueError for an unknown name, a broken folder, and a drafter or a draft model
+    made for another target.
     """
     if not isinstance(target, Qwen3Target):  # one without a tokenizer, too
         raise ValueError(f"target must be a loaded model, got {target!r}; load it with load_target")
@@ -44,6 +48,19 @@ def load_drafter(
         )
     if name == "lookup":
         return LookupDrafter(target.vocab_size, max_depth=max_depth or 8)
+    options: dict[str, Any] = {
+        "max_depth": max_depth,
+        "proposal": proposal,
+        "device": target.device,
+        "dtype": target.dtype,
+        "usable_vocab": target.usable_vocab,
+    }
+    if random_weights:
+        if name not in ("dspark", "dflash"):
+            raise ValueError(
+                f"random weights are drawn for 'dspark' and 'dflash', whose shapes are known; got {name!r}"
+            )
+        return DSparkDrafter(random_dspark(target, dflash=name == "dflash"), name=f"{name} {RANDOM}", **options)
     name = "tiny-qwen3-draft" if name == "draft" else name
     try:
         folder = find_model(name, revision)
@@ -52,14 +69,7 @@ def load_drafter(
             raise ValueError(f"architectures in its config.json must be a list of names, found {architectures!r}")
     except ValueError as error:
         raise _unknown(name, error) from error
-    options: dict[str, Any] = {
-        "name": folder.name,
-        "max_depth": max_depth,
-        "proposal": proposal,
-        "device": target.device,
-        "dtype": target.dtype,
-        "usable_vocab": target.usable_vocab,
-    }
+    options["name"] = folder.name
     if any(architecture in DSPARK for architecture in architectures):
         return DSparkDrafter(load_dspark(folder, target), **options)
     if EAGLE3 in architectures:

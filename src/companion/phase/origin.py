@@ -136,7 +136,9 @@ def require_measured(origin: object, purpose: str) -> Measured:
 
 def revision(model: Mapping[str, Any]) -> str:
     """Of a model that `describe` of a model folder describes: the hub's revision, or one hash over those of its weight
-    files. KeyError for a description without either."""
+    files. KeyError for a description without either, ValueError for weights that were drawn at random."""
+    if model.get("random_weights"):
+        raise ValueError(f"{model.get('name')} measures nothing but time and memory: load the model's own weights")
     if model.get("revision"):
         return str(model["revision"])
     hashes = sorted(model["weights_sha256"].items())

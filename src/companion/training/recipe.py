@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from companion.drafters.dspark.config import HeadType
+from companion.drafters.dspark.config import spread_layers as spread_layers
 
 from .drafter_loss import Alphas, PositionWeight
 from .loop import Precision, Schedule
@@ -71,17 +72,6 @@ class DrafterConfig:
     @property
     def has_confidence(self) -> bool:
         return self.confidence and self.kind in ("dspark", "medusa")
-
-
-def spread_layers(layers: int, count: int = 5) -> tuple[int, ...]:
-    """``count`` layers of a target of L to read, evenly from 1 to L - 3, as the authors choose them for Qwen3.
-
-    Of a target with too few for that, the last ones that it offers: outputs of the layers up to L - 2, or the embedding
-    (-1) where there is one layer only.
-    """
-    if layers - 3 < count:
-        return tuple(range(layers - 1))[-count:] or (-1,)
-    return tuple(round(1 + i * (layers - 4) / (count - 1)) for i in range(count))
 
 
 def dflash_config(**changes: object) -> DrafterConfig:

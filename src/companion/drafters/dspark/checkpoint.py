@@ -8,9 +8,10 @@ import torch
 
 from companion.drafters.checkpoint import check_target, fill, write
 from companion.drafters.dspark.backbone import rotary_table
-from companion.drafters.dspark.config import DSparkConfig
+from companion.drafters.dspark.config import DSparkConfig, published_config
 from companion.drafters.dspark.model import DSparkModel
 from companion.engine.load import ModelFolder
+from companion.engine.random_weights import RANDOM, RandomWeights
 from companion.engine.target import Qwen3Target
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
@@ -39,6 +40,22 @@ def load_dspark(folder: ModelFolder, target: Qwen3Target) -> DSparkModel:
     with torch.device("meta"):  # no time and memory for values that are replaced
         model = DSparkModel(config)
     fill(model, weights, folder.name, device=target.device, dtype=target.dtype)
+    model.rotary = rotary_table(config).to(target.device)
+    return model
+
+
+def random_dspark(target: Qwen3Target, *, dflash: bool = False, seed: int = 0) -> DSparkModel:
+    """A drafter of the published shapes for ``target``, with weights that are drawn and mean nothing: for timing.
+
+    Embedding and head are the target's, as they are in what the authors publish.
+    """
+    config = published_config(target.shape, len(target.layers[0].down), dflash=dflash)
+    with torch.device("meta"):
+        model = DSparkModel(config)
+    shapes = {key: tuple(p.shape) for key, p in model.named_parameters() if key not in (EMBEDDING, HEAD)}
+    weights = dict(RandomWeights(shapes, seed, target.device, target.dtype))
+    weights |= {EMBEDDING: target.embedding, HEAD: target.head}
+    fill(model, weights, f"dspark {RANDOM}", device=target.device, dtype=target.dtype)
     model.rotary = rotary_table(config).to(target.device)
     return model
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from companion.drafters.checkpoint import layer_ids
 from companion.engine.numbers import whole
-from companion.engine.target import Qwen3Shape
+from companion.engine.shape import Qwen3Shape
 
 DEEPSPEC = "Qwen3DSparkModel"
 Z_LAB = "DFlashDraftModel"
@@ -133,3 +133,30 @@ class DSparkConfig:
         if not self.anchor_predicts:
             heads["anchor_predicts"] = False  # ours: DeepSpec's drafters always predict at the anchor
         return common | block | heads | {"architectures": [DEEPSPEC]}
+
+
+def spread_layers(layers: int, count: int = 5) -> tuple[int, ...]:
+    """``count`` layers of a target of L to read, evenly from 1 to L - 3, as the authors choose them for Qwen3.
+
+    Of a target with too few for that, the last ones that it offers: outputs of the layers up to L - 2, or the embedding
+    (-1) where there is one layer only.
+    """
+    if layers - 3 < count:
+        return tuple(range(layers - 1))[-count:] or (-1,)
+    return tuple(round(1 + i * (layers - 4) / (count - 1)) for i in range(count))
+
+
+def published_config(target: Qwen3Shape, mlp_width: int, *, dflash: bool = False) -> DSparkConfig:
+    """The shapes of `deepseek-ai/dspark_qwen3_*_block7` around a target, from the configurations in its authors' code:
+    5 layers as wide as the target's, blocks of 7, a Markov head of rank 256 and a confidence head (DFlash: neither)."""
+    return DSparkConfig.for_target(
+        target,
+        layers=5,
+        mlp_width=mlp_width,
+        block_size=7,
+        target_layer_ids=spread_layers(target.layers),
+        mask_token_id=min(151_669, target.vocab_size - 1),  # the first id behind Qwen3's tokenizer
+        markov_rank=0 if dflash else min(256, target.vocab_size),
+        confidence_head=not dflash,
+        confidence_reads_markov=not dflash,
+    )
