@@ -8,7 +8,8 @@ drawn. What the set leaves out costs acceptance, at most the target's mass outsi
 token is replaced from max(p - q, 0), which has all of the target's mass outside S_k.
 
 Bytes: R K C r times 2, which is 3.7 MB a request for K = 7, C = 1,024, r = 256, against 545 MB for the whole of W_2 in
-any batch: with more than some 150 requests (V / C) the whole matrix is fewer bytes.
+any batch: with more than some 150 requests (V / C) the whole matrix is fewer bytes, though never with the
+rows of logits, which the full block reads and writes whole.
 """
 
 from __future__ import annotations

@@ -65,8 +65,12 @@ def second_token_by_domain(rows: pd.DataFrame) -> Figure:
     return fig
 
 
-def roofline(device: Device, batches: Mapping[int, Mapping[str, Work]]) -> Figure:
-    """The device's roof, and the parts of a round under it, one marker a part; the first batch filled, others open."""
+def roofline(device: Device, batches: Mapping[int, Mapping[str, Work]], of: str = "of weights") -> Figure:
+    """The device's roof, and the parts of a round under it, one marker a part; the first batch filled, others open.
+
+    At most seven parts.
+    """
+    colors = (BLUE, ORANGE, PURPLE, VERMILION, GREEN, BLACK, GREY)
     fig, axes = figure("single")
     x = np.sort(np.append(np.logspace(-0.5, 4), device.ridge))
     axes.loglog(x, [device.attainable(i) / 1e12 for i in x], color=BLACK)
@@ -75,13 +79,13 @@ def roofline(device: Device, batches: Mapping[int, Mapping[str, Work]]) -> Figur
         f"ridge: {device.ridge:.0f}", (device.ridge, 2.0), xytext=(-5, 0), textcoords="offset points", ha="right"
     )
     for number, works in enumerate(batches.values()):
-        for (name, work), color, marker in zip(works.items(), (BLUE, ORANGE, PURPLE, VERMILION), "sD^o", strict=True):
+        for (name, work), color, marker in zip(works.items(), colors, "sD^ovP*", strict=False):
             style: dict[str, Any] = {"fillstyle": "none"} if number else {"label": name}
             height = device.attainable(work.intensity) / 1e12
             axes.plot(work.intensity, height, marker, color=color, markersize=8, **style)
-    axes.set(xlabel="operations per byte of weights", ylabel="attainable TFLOP/s", ylim=(1, 2000))
+    axes.set(xlabel=f"operations per byte {of}".strip(), ylabel="attainable TFLOP/s", ylim=(1, 2000))
     axes.set_title(f"{device.name}, from its data sheet (not measured)")
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper left")
     return fig
 
 
