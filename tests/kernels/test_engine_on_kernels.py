@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from companion.drafters.dspark import kernel_block
 from companion.drafters.load import load_drafter
 from companion.engine import judge
 from companion.engine.generate import GenerationResult, generate
@@ -53,3 +54,33 @@ def test_a_ragged_batch_is_decoded_to_the_same_tokens(
             for name in COLUMNS:
                 np.testing.assert_allclose(getattr(row, name), getattr(expected, name), rtol=3e-5, atol=3e-6)
     assert sum(row.verified for one in on_kernels for row in one.rounds.rows) > 0
+
+
+def test_replayed_steps_give_the_same_tokens(models: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Target and block from fixed buffers, padded to their buckets, attention by the kernel."""
+    direct, _ = decoded(models, monkeypatch, True, temperature=0.0)
+    graphs = load_target("tiny-qwen3", graphs=True)
+    replayed, ran = decoded((graphs, load_drafter("dspark", graphs)), monkeypatch, True, temperature=0.0)
+    assert "_attend" in ran
+    for one, other in zip(replayed, direct, strict=True):
+        assert one.tokens == other.tokens
+        assert [(row.accepted, row.rejected) for row in one.rounds] == [(r.accepted, r.rejected) for r in other.rounds]
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 20}])
+def test_a_round_reads_the_device_once_for_the_drafts_and_once_for_the_commit(
+    models: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    reads = {judge: 0, kernel_block: 0}
+    for module in reads:
+
+        def count(*tensors: Any, module: Any = module, own: Any = module.download) -> Any:
+            reads[module] += 1
+            return own(*tensors)
+
+        monkeypatch.setattr(module, "download", count)
+    results, _ = decoded(models, monkeypatch, True, max_batch=2, **options)
+    rounds = max(len(one.rounds) for one in results)
+    assert reads[judge] == rounds + 1, "and once for the prompts"
+    filtered = "top_k" in options  # sorting a row is no kernel of ours: those drafts are drawn one after another
+    assert reads[kernel_block] in ((0,) if filtered else (rounds - 1, rounds)), "the last one may have no room"

@@ -40,6 +40,7 @@ Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a t
 RandomWeights = Annotated[
     bool, typer.Option("--random-weights", help="True shapes, weights drawn: for timing; the text means nothing.")
 ]
+Graphs = Annotated[bool, typer.Option("--graphs", help="CUDA graphs for short forwards; not run on a GPU yet.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same tokens, whatever shares the batch.")]
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from companion.cli.common import (
     Device,
     DrafterName,
+    Graphs,
     Json,
     RandomWeights,
     Revision,
@@ -68,6 +69,7 @@ def generate(
     device: Device = "cpu",
     revision: Revision = None,
     random_weights: RandomWeights = False,
+    graphs: Graphs = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print text as it is committed.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -79,7 +81,9 @@ def generate(
         raise typer.BadParameter("--stream and --json exclude each other")
     if capacity is not None and hook is None:
         raise typer.BadParameter("--capacity holds the costs of a hook; name the hook's settings, too (--hook)")
-    model = companion.load_target(target, device=device, revision=revision, random_weights=random_weights)
+    model = companion.load_target(
+        target, device=device, revision=revision, random_weights=random_weights, graphs=graphs
+    )
     drawn = random_weights and drafter in ("dspark", "dflash")
     speculator = companion.load_drafter(drafter, model, max_depth=depth, proposal=proposal.value, random_weights=drawn)
     policy = None if hook is None else _hook(hook, capacity, model, drafter, speculator)

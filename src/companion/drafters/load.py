@@ -60,7 +60,8 @@ def load_drafter(
             raise ValueError(
                 f"random weights are drawn for 'dspark' and 'dflash', whose shapes are known; got {name!r}"
             )
-        return DSparkDrafter(random_dspark(target, dflash=name == "dflash"), name=f"{name} {RANDOM}", **options)
+        drawn = random_dspark(target, dflash=name == "dflash")
+        return _with_graphs(DSparkDrafter(drawn, name=f"{name} {RANDOM}", **options), target)
     name = "tiny-qwen3-draft" if name == "draft" else name
     try:
         folder = find_model(name, revision)
@@ -71,13 +72,13 @@ def load_drafter(
         raise _unknown(name, error) from error
     options["name"] = folder.name
     if any(architecture in DSPARK for architecture in architectures):
-        return DSparkDrafter(load_dspark(folder, target), **options)
+        return _with_graphs(DSparkDrafter(load_dspark(folder, target), **options), target)
     if EAGLE3 in architectures:
         return Eagle3Drafter(load_eagle3(folder, target), **options)
     if MEDUSA in architectures:
         return MedusaDrafter(load_medusa(folder, target), **options)
     try:
-        model = load_target(name, device=target.device, dtype=target.dtype, revision=revision)
+        model = load_target(name, device=target.device, dtype=target.dtype, revision=revision, graphs=target.graphs)
     except ValueError as error:
         raise _unknown(name, error) from error
     if model.vocab_size != target.vocab_size or _vocabulary(model) != _vocabulary(target):
@@ -86,6 +87,11 @@ def load_drafter(
             f"({model.vocab_size} and {target.vocab_size} tokens): a draft model must share the target's tokenizer"
         )
     return ModelDrafter(model, max_depth=max_depth or 5, proposal=proposal)
+
+
+def _with_graphs(drafter: DSparkDrafter, target: TextTarget) -> DSparkDrafter:
+    drafter.graphs = target.graphs
+    return drafter
 
 
 def _unknown(name: str, error: ValueError) -> ValueError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 
@@ -26,6 +28,7 @@ class Cache:
         self.both = torch.zeros((2 * layers, slots, kv_heads, capacity, head_dim), device=device, dtype=dtype)
         self.keys, self.values = self.both[:layers], self.both[layers:]
         self.lengths = [0] * slots
+        self.recorded: dict[Any, Any] = {}  # what was recorded over this memory and ends with it, by its bucket
 
     @property
     def slots(self) -> int:

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-import torch
 from torch import Tensor
 
 from companion.engine.frontier import verification_lengths
 from companion.engine.judge import judge
 from companion.engine.request import Request
 from companion.engine.target import ragged
+from companion.engine.transfer import upload
 from companion.protocols import Draft, Drafter, Outcome, Policy, Target
 from companion.rounds import Round
 from companion.scheduling.fixed import FixedDepth
@@ -101,7 +101,12 @@ class Engine:
             self._release(list(self._running))
 
     def step(self) -> list[Commit]:
-        """One round for every running request; new ones are prefilled in the same forward."""
+        """One round for every running request; new ones are prefilled in the same forward.
+
+        On a GPU the host waits for the device twice: for the drafts, on which a policy written in Python decides, and
+        for what was committed (`judge`). Without a drafter only the second is left. Counted on no GPU yet:
+        `benchmarks/gpu_decode.sh` counts them.
+        """
         while self._free and self._waiting:
             request = self._waiting.popleft()
             request.slot = self._free.pop()
@@ -118,7 +123,7 @@ class Engine:
         for end, n in zip(batch.starts[1:], lengths, strict=True):
             wanted.extend(range(end - n - 1, end))
         if len(wanted) < len(batch.tokens):
-            batch.logit_rows = torch.tensor(wanted, device=self.target.device)
+            batch.logit_rows = upload(wanted, self.target.device)
         output = self.target.forward(batch, self.cache, self.taps)
         commits = self._verify(running, drafts, lengths, output.logits)
         features = self._settle(running, commits, batch.starts, output.features)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from companion.engine import sampling as rows
 from companion.engine.draws import KeyedDraws
+from companion.engine.transfer import download, upload
 from companion.engine.verify import check_proposal, verify_block, verify_greedy
 from companion.kernels.batch import Batch, Drafts
 from companion.kernels.launch import FLOATS, runs_here
@@ -78,13 +79,20 @@ def judge(
     return verdicts, statistics
 
 
-def _served(contexts: Sequence[Context], spans: Sequence[slice], logits: Tensor) -> Tensor | None:  # [M, V] twice
+def _served(
+    contexts: Sequence[Context],
+    spans: Sequence[slice],
+    logits: Tensor,  # [M, V]
+    *,
+    checked: bool = False,  # as in `distribution`
+) -> Tensor | None:  # [M, V]
     """The verifying distribution of every row, each request's own sampling applied; None when all are greedy."""
     samplings = {c.sampling for c in contexts}
     if len(samplings) == 1:
         only = samplings.pop()
-        return None if only.greedy else rows.distribution(logits, only)
-    return torch.cat([rows.distribution(logits[s], c.sampling) for c, s in zip(contexts, spans, strict=True)])
+        return None if only.greedy else rows.distribution(logits, only, checked=checked)
+    pairs = zip(contexts, spans, strict=True)
+    return torch.cat([rows.distribution(logits[span], c.sampling, checked=checked) for c, span in pairs])
 
 
 def _held(contexts: Sequence[Context], drafts: Sequence[Draft], logits: Tensor) -> bool:
@@ -104,13 +112,13 @@ def _by_kernels(
     close: Sequence[int],
     depth: int,
 ) -> tuple[list[Verdict], RowStatistics]:
-    """Probe the rows and verify the drafts on the device; it is waited for once both are under way."""
+    """Probe the rows and verify the drafts on the device. The host waits for it once, in `download`."""
     device, sampled = logits.device, [not c.sampling.greedy for c in contexts]
-    plain = probe(logits, torch.tensor(close, dtype=torch.int64, device=device))
+    plain = probe(logits, upload(close, device))
     warm = [c.sampling.temperature for c in contexts]
     judged = logits
     if any(c.sampling.top_k or c.sampling.top_p < 1.0 or c.sampling.min_p > 0.0 for c in contexts):
-        served = _served(contexts, spans, logits)  # filters sort a row, which no kernel of ours does
+        served = _served(contexts, spans, logits, checked=True)  # filters sort a row, which no kernel of ours does
         assert served is not None
         judged, warm = served.log(), [float(own) for own in sampled]
     heat = [t for t, span in zip(warm, spans, strict=True) for _ in range(span.start, span.stop)]
@@ -118,20 +126,21 @@ def _by_kernels(
     if set(heat) == {0.0}:
         seen = torch.zeros_like(plain.entropy), torch.ones_like(plain.max_p)
     elif judged is not logits or set(heat) != {1.0}:
-        seen = probe(judged, temperature=torch.tensor(heat, dtype=torch.float32, device=device))
+        seen = probe(judged, temperature=upload(heat, device, torch.float32))
     words = [_words(c) for c in contexts]
     batch = Batch(
-        drafted=torch.tensor([t for d in drafts for t in (*d.tokens, -1)], device=device),
-        starts=torch.tensor([0, *(span.stop for span in spans)], device=device),
-        positions=torch.tensor([len(c.tokens) for c in contexts], device=device),
-        keys=torch.tensor(words, device=device),
-        temperature=torch.tensor(warm, dtype=torch.float32, device=device),
+        drafted=upload([t for d in drafts for t in (*d.tokens, -1)], device),
+        starts=upload([0, *(span.stop for span in spans)], device),
+        positions=upload([len(c.tokens) for c in contexts], device),
+        keys=upload(words, device),
+        temperature=upload(warm, device, torch.float32),
     )
     found = verify(judged, batch, _laws(drafts, sampled, logits), depth=depth)
-    rows.check_finite(plain.log_sum)
-    statistics = RowStatistics(*(column.tolist() for column in (*plain[:3], *seen[:2])))
+    all_tokens, counts, log_sum, *columns = download(found.tokens, found.counts, plain.log_sum, *plain[:3], *seen[:2])
+    rows.check_finite(log_sum)
+    statistics = RowStatistics(*columns)
     verdicts = []
-    for i, (tokens, count) in enumerate(zip(found.tokens.tolist(), found.counts.tolist(), strict=True)):
+    for i, (tokens, count) in enumerate(zip(all_tokens, counts, strict=True)):
         if count > 0:
             verdicts.append(Verdict(count - 1, tokens[count - 1]))
             continue
@@ -162,4 +171,4 @@ def _laws(drafts: Sequence[Draft], sampled: Sequence[bool], logits: Tensor) -> D
             held += n
         else:
             places.extend([-1] * (n + 1))
-    return Drafts(torch.cat(laws), torch.tensor(places, device=logits.device)) if laws else None
+    return Drafts(torch.cat(laws), upload(places, logits.device)) if laws else None

@@ -101,13 +101,16 @@ def load_target(
     dtype: torch.dtype | None = None,
     revision: str | None = None,
     random_weights: bool = False,
+    graphs: bool = False,
 ) -> TextTarget:
     """Load a Qwen3 target: an embedded model, a folder in the hub's layout, or a hub id.
 
     ``dtype`` None means fp32 on a CPU and bf16 on a GPU. ``revision`` pins a hub id to a branch, tag or commit; a
     commit that is in the hub's cache needs no network. ``random_weights`` draws the weights instead (seed 0), for
     timing: of a hub id in `companion.engine.shape.SIZES` from its shapes alone, which needs neither network nor
-    tokenizer, of anything else as its folder's config.json says.
+    tokenizer, of anything else as its folder's config.json says. ``graphs`` runs short streams, and the blocks
+    of a DSpark or DFlash drafter loaded for this target, as CUDA graphs (`companion.engine.replay`); on a CPU it only
+    goes the same way. No GPU has run them yet.
 
     Raises ValueError for an unknown name, a folder without weights, another architecture, weights that do not fit their
     configuration, and a model larger than the memory that is free.
@@ -138,7 +141,7 @@ def load_target(
         called = f"{folder.name if folder else name} {RANDOM}"
         source = random_source(called, weights.seed)
     target = TextTarget(shape, weights, name=called, device=device, dtype=dtype, usable_vocab=usable)
-    target.tokenizer = tokenizer
+    target.tokenizer, target.graphs = tokenizer, graphs
     target.tags = ThinkTokens(None, None) if tokenizer is None else ThinkTokens.of(tokenizer)
     target.eos_token_ids = _eos(None if folder is None else folder.path, config, tokenizer)
     target.source = {**source, "dtype": str(dtype).removeprefix("torch."), "device": str(device)}

@@ -7,12 +7,14 @@ kernel does not need: a request's slot is its page, and two numbers say what a r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from companion.engine.attention import AttentionPlan, Plan
 from companion.engine.cache import Cache
+from companion.engine.transfer import upload
 from companion.kernels.launch import FLOATS, runs_here
 from companion.kernels.ragged_attention import Stream, ragged_attention
 from companion.protocols import RaggedBatch
@@ -32,7 +34,7 @@ class Paged:
 
     def __init__(self, slots: Sequence[int], stream: Stream, cache: Cache) -> None:
         self.layers, self.cached = len(cache.keys), cache.both.unbind()  # keys of each layer, then values
-        self.table = torch.tensor(slots, device=cache.both.device).view(-1, 1)
+        self.table = upload(slots, cache.both.device).view(-1, 1)
         self.stream = stream
 
     @classmethod
@@ -40,7 +42,7 @@ class Paged:
         """A block of ``size`` rows of each request, which sees all up to its end, in both directions."""
         device = cache.both.device
         requests = torch.arange(len(slots), device=device).repeat_interleave(size)
-        return cls(slots, Stream.blocks(requests, torch.tensor(ends, device=device), size), cache)
+        return cls(slots, Stream.blocks(requests, upload(ends, device), size), cache)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:  # [N, heads, d] -> [N, heads * d]
         keys, values = self.cached[layer], self.cached[layer + self.layers]
@@ -51,9 +53,9 @@ class PagedPlan(Paged):
     """A `Plan` for verification and prefill: causal, each row at its position."""
 
     def __init__(self, batch: RaggedBatch, cache: Cache) -> None:
-        starts = torch.tensor(batch.starts)
-        requests = torch.arange(len(batch.slots)).repeat_interleave(starts.diff()).to(batch.tokens.device)
-        most = int(starts.diff().max()) if len(batch.slots) else 1
+        sizes = [stop - start for start, stop in pairwise(batch.starts)]
+        owners = [r for r, size in enumerate(sizes) for _ in range(size)]
+        requests, most = upload(owners, batch.tokens.device), max(sizes, default=1)
         super().__init__(batch.slots, Stream.causal(requests, batch.positions, len(batch.slots), most), cache)
         self.positions, self.row_slots = batch.positions, self.table[requests, 0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,9 +11,9 @@ from torch import Tensor
 from companion.protocols import Sampling
 
 
-def check_finite(peak: Tensor) -> None:  # [N] largest logit of each row
+def check_finite(peak: Tensor | Sequence[float]) -> None:  # [N] largest logit of each row
     """ValueError on NaN or +inf logits, or a row without any finite one; -inf (a masked id) is fine."""
-    for row, value in enumerate(peak.tolist()):
+    for row, value in enumerate(peak.tolist() if isinstance(peak, Tensor) else peak):
         if not math.isfinite(value):
             raise ValueError(
                 f"the model returned logits that are no distribution (row {row} has maximum {value}); its weights or "
@@ -20,17 +21,20 @@ def check_finite(peak: Tensor) -> None:  # [N] largest logit of each row
             )
 
 
-def distribution(logits: Tensor, sampling: Sampling) -> Tensor:  # [N, V]
+def distribution(logits: Tensor, sampling: Sampling, *, checked: bool = False) -> Tensor:  # [N, V]
     """Probabilities [N, V] after temperature, top-k, top-p and min-p, in that order, as transformers applies them.
 
     Computed in fp32 (fp64 stays fp64). Temperature 0 is one-hot at the lowest id among the largest logits. Top-k keeps
     exactly k tokens, ties going to the lower id, so that a support of k is a promise. Target and drafter both use it.
+    ``checked``: somebody else looks whether the logits are finite, so that nothing here waits for the device.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.greedy:
-        return torch.zeros_like(logits).scatter_(-1, greedy(logits)[:, None], 1.0)
+        best = logits.argmax(-1) if checked else greedy(logits)
+        return torch.zeros_like(logits).scatter_(-1, best[:, None], 1.0)
     peak = logits.amax(-1, keepdim=True)
-    check_finite(peak[:, 0])
+    if not checked:
+        check_finite(peak[:, 0])
     # a temperature below the smallest normal number would turn the maximum into 0/0; the clamp changes nothing else
     temperature = max(sampling.temperature, torch.finfo(logits.dtype).tiny)
     logits = (logits - peak) / temperature

@@ -14,12 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from companion.engine import captured
 from companion.engine.attention import Plan
 from companion.engine.cache import Cache
 from companion.engine.memory import check_cache
 from companion.engine.norm import RMSNorm
 from companion.engine.paged import attention_plan
 from companion.engine.shape import Qwen3Shape
+from companion.engine.transfer import upload
 from companion.protocols import KVCache, RaggedBatch, TargetOutput
 
 
@@ -40,8 +42,11 @@ class Qwen3Target:
 
     ``weights`` are transformers' tensors under their own names (``model.layers.0.self_attn.q_proj.weight`` and so on);
     they are fused (q, k, v; gate, up) and cast to ``dtype`` on ``device``. ``usable_vocab`` is the number of ids the
-    tokenizer knows: rows of a padded head beyond it get -inf and can never be sampled.
+    tokenizer knows: rows of a padded head beyond it get -inf and can never be sampled. Set ``graphs`` to run short
+    streams as CUDA graphs (`companion.engine.captured`); it is off by itself, for no GPU has run it yet.
     """
+
+    graphs: bool = False
 
     def __init__(
         self,
@@ -132,7 +137,8 @@ class Qwen3Target:
     def forward(self, batch: RaggedBatch, cache: KVCache, taps: Sequence[int] = ()) -> TargetOutput:
         """Run the stream, append its keys and values to ``cache``, return logits [M, V] (fp32) and tapped features.
 
-        Tap i is the output of decoder layer i; -1 is the embedding. The cache's lengths grow by what was fed.
+        Tap i is the output of decoder layer i; -1 is the embedding. The cache's lengths grow by what was fed. With
+        ``graphs`` the logits are good until the next forward.
         """
         assert isinstance(cache, Cache)
         unknown = [tap for tap in taps if not -1 <= tap < self.shape.layers]
@@ -140,8 +146,10 @@ class Qwen3Target:
             raise ValueError(
                 f"{self.name} has layers 0 to {self.shape.layers - 1} (-1: the embedding); layer {unknown[0]} is none"
             )
-        plan = attention_plan(batch, cache)
-        output = self.stream(batch.tokens, batch.positions, plan, taps, batch.logit_rows)
+        output = captured.forward(self.stream, batch, cache, taps) if self.graphs else None
+        if output is None:
+            plan = attention_plan(batch, cache)
+            output = self.stream(batch.tokens, batch.positions, plan, taps, batch.logit_rows)
         for slot, start, stop, length in zip(batch.slots, batch.starts, batch.starts[1:], batch.lengths, strict=False):
             cache.lengths[slot] = length + stop - start
         return output
@@ -222,9 +230,10 @@ def ragged(rows: Sequence[tuple[int, int, Sequence[int]]], device: torch.device)
         tokens.extend(row)
         positions.extend(range(cached, cached + len(row)))
         starts.append(len(tokens))
+    numbers = upload([tokens, positions], device)
     return RaggedBatch(
-        tokens=torch.tensor(tokens, device=device),
-        positions=torch.tensor(positions, device=device),
+        tokens=numbers[0],
+        positions=numbers[1],
         slots=[slot for slot, _, _ in rows],
         starts=starts,
         lengths=[cached for _, cached, _ in rows],

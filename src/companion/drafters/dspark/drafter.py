@@ -9,6 +9,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from companion.drafters.dspark import captured
 from companion.drafters.dspark.fused import FusedBackbone, Rows, product_form
 from companion.drafters.dspark.model import DSparkModel
 from companion.drafters.dspark.sequential import draft_blocks
@@ -23,8 +24,11 @@ class DSparkDrafter(NeuralDrafter):
     Its cache holds, for every position before the anchor, keys and values made from the target's features of that
     position; it is kept across rounds and grows by what the target took in for good. ``max_depth`` None is the length
     it was trained for; fewer tokens may be asked for, and the block is still computed whole. Trained weights are
-    copied, so the model may go on training; the frozen embedding and head are shared.
+    copied, so the model may go on training; the frozen embedding and head are shared. Set ``graphs`` to run the
+    parallel part as a CUDA graph; no GPU has run it yet.
     """
+
+    graphs: bool = False
 
     def __init__(self, model: DSparkModel, **options: Unpack[DrafterOptions]) -> None:
         config = model.config
@@ -59,10 +63,17 @@ class DSparkDrafter(NeuralDrafter):
     def parallel(self, contexts: Sequence[Context], depth: int) -> tuple[Tensor, Tensor]:
         """h_k [R, depth, d] and U_k [R, depth, V] of the block that each request's anchor begins: all slots at once."""
         slots = self._read_features(contexts)
-        hidden = self._backbone.hidden([c.tokens[-1] for c in contexts], slots, self._slots.cache)
+        anchors, cache = [c.tokens[-1] for c in contexts], self._slots.cache
+        if self.graphs:
+            hidden, logits = captured.parallel(self._backbone, self._logits, anchors, slots, cache)
+            return hidden[:, :depth], logits[:, :depth]
+        hidden = self._backbone.hidden(anchors, slots, cache)
         if depth < hidden.shape[1]:
             hidden = hidden[:, :depth]
-        return hidden, self.mask_unusable((hidden @ self._head).to(self._wide))
+        return hidden, self._logits(hidden)
+
+    def _logits(self, hidden: Tensor) -> Tensor:  # [R, k, d] -> [R, k, V]
+        return self.mask_unusable((hidden @ self._head).to(self._wide))
 
     def sequential(
         self,
@@ -85,7 +96,8 @@ class DSparkDrafter(NeuralDrafter):
     def _read_features(self, contexts: Sequence[Context]) -> list[int]:
         """Bring the cache of each request up to its anchor, all in one stream; returns their slots."""
         slots = [self._slots.slot(context.request) for context in contexts]
-        cache = self._slots.reserve(max(len(context.tokens) for context in contexts) - 1 + self.config.block_size)
+        longest = max(len(context.tokens) for context in contexts) - 1
+        cache = self._slots.reserve(longest + self.config.block_size + 1)  # the last one to spare, for replays
         starts = [cache.lengths[slot] for slot in slots]
         counts = [self._unread.count(context.request) for context in contexts]
         for context, start, count in zip(contexts, starts, counts, strict=True):

@@ -18,10 +18,12 @@ from torch import Tensor
 from companion.drafters.blocks import fuse_layer, rotate
 from companion.drafters.dspark.backbone import DFlashBackbone, InjectedLayer
 from companion.drafters.dspark.config import DSparkConfig
+from companion.engine.attention import Plan
 from companion.engine.cache import Cache
 from companion.engine.norm import RMSNorm
 from companion.engine.paged import Paged, kernel_holds
 from companion.engine.target import Layer
+from companion.engine.transfer import upload
 
 
 class Rows:
@@ -36,9 +38,9 @@ class Rows:
             _, start, count = spans[0]
             self.positions = slice(start, start + count)
         else:
-            slots, _, counts = (torch.tensor(column, device=device) for column in zip(*spans, strict=True))
-            self.positions = torch.cat([torch.arange(start, start + n, device=device) for _, start, n in spans])
-            self.owners = slots.repeat_interleave(counts, output_size=len(self.positions))
+            positions = [start + i for _, start, count in spans for i in range(count)]
+            owners = [slot for slot, _, count in spans for _ in range(count)]
+            self.positions, self.owners = upload([positions, owners], device)
 
     def places(self, cached: Tensor) -> Tensor:  # [..., slots, kv_heads, capacity, head_dim]
         """Where the rows go: for one request that piece of its slot, [..., kv_heads, N, head_dim], else all slots."""
@@ -97,21 +99,26 @@ class FusedBackbone:
 
     def hidden(self, anchors: Sequence[int], slots: list[int], cache: Cache) -> Tensor:
         """h_k [R, gamma, d] of the block of each request: its anchor, then masks, behind what its slot holds."""
+        rows = Rows([(slot, cache.lengths[slot], self.config.block_size) for slot in slots], self.device)
+        return self.block(upload(self.blocks(anchors), self.device), rows.positions, _Seen(rows, cache))
+
+    def blocks(self, anchors: Sequence[int]) -> list[int]:
+        """What is fed: each anchor, and masks behind it."""
+        return [token for anchor in anchors for token in (anchor, *self.masks)]
+
+    def block(self, tokens: Tensor, positions: slice | Tensor, seen: Plan) -> Tensor:  # [N], [N] -> [R, gamma, d]
+        """The layers over the blocks of all requests; ``seen`` keeps their keys and values and lets them attend."""
         c, s = self.config, self.config.shape
-        rows = Rows([(slot, cache.lengths[slot], c.block_size) for slot in slots], self.device)
-        rotary = (self.cos[rows.positions], self.signed_sin[rows.positions])  # [N, 1, head_dim]
-        seen = _Seen(rows, cache)
-        block = torch.tensor([token for anchor in anchors for token in (anchor, *self.masks)], device=self.device)
-        x = F.embedding(block, self.embedding)  # [N, d]
+        rotary = (self.cos[positions], self.signed_sin[positions])  # [N, 1, head_dim]
+        x = F.embedding(tokens, self.embedding)  # [N, d]
         for index, layer in enumerate(self.layers):
             qkv = (layer.input_norm(x) @ layer.qkv).view(-1, s.heads + 2 * s.kv_heads, s.head_dim)
             qk = rotate(layer.qk_norm(qkv[:, : -s.kv_heads]), rotary)
-            rows.write(seen.new[index], qk[:, s.heads :])
-            rows.write(seen.new[index + s.layers], qkv[:, -s.kv_heads :])
+            seen.append(index, qk[:, s.heads :], qkv[:, -s.kv_heads :])
             x = torch.addmm(x, seen.attend(index, qk[:, : s.heads]), layer.out)
             gate, up = (layer.mlp_norm(x) @ layer.gate_up).chunk(2, -1)
             x = torch.addmm(x, F.silu(gate) * up, layer.down)
-        hidden = self.norm(x).view(len(slots), c.block_size, -1)
+        hidden = self.norm(x).view(-1, c.block_size, x.shape[-1])
         return hidden if c.anchor_predicts else hidden[:, 1:]
 
 
@@ -144,13 +151,18 @@ class _Seen:
         self.requests, self.layers, self.slots, self.mask = len(slots), len(cache.keys), None, None
         neighbours = slots == list(range(first, first + len(slots)))  # a view of the cache, no copy
         if not neighbours:
-            self.slots = torch.tensor(slots, device=device)
-        if min(ends) < end:  # a longer neighbour: hide what lies beyond a request's own rows
-            beyond = torch.arange(end, device=device) >= torch.tensor(ends, device=device)[:, None]  # [R, end]
+            self.slots = upload(slots, device)
+        if self.paged is None and min(ends) < end:  # a longer neighbour: hide what lies beyond a request's own rows
+            beyond = torch.arange(end, device=device) >= upload(ends, device)[:, None]  # [R, end]
             zeros = torch.zeros(beyond.shape, device=device, dtype=cache.keys.dtype)
             self.mask = zeros.masked_fill_(beyond, float("-inf"))[:, None, None]  # [R, 1, 1, end]
         window = (slice(None), slice(first, first + len(slots)) if neighbours else slice(None), slice(None), slice(end))
         self.seen, self.new = cache.both[window].unbind(), rows.places(cache.both).unbind()  # keys, then values
+        self.rows = rows
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> None:  # [N, kv_heads, d] twice
+        self.rows.write(self.new[layer], keys)
+        self.rows.write(self.new[layer + self.layers], values)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:  # [N, heads, d] -> [N, heads * d]
         if self.paged is not None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from companion.drafters.dspark.heads import ConfidenceHead, MarkovHead
 from companion.engine.draws import KeyedDraws
 from companion.engine.sampling import check_finite, distribution
+from companion.engine.transfer import download, upload
 from companion.kernels.block import Confidence
 from companion.kernels.launch import FLOATS, runs_here
 from companion.kernels.markov import markov as draw_block
@@ -44,26 +45,26 @@ def kernel_blocks(
     """What `draft_blocks` gives. ValueError on logits that are no distribution."""
     device = logits.device
     draws = RowDraws(
-        torch.tensor([_words(context) for context in contexts], device=device),
-        words(*(purpose_word(f"draft/{context.round}") for context in contexts)).to(device),
-        torch.tensor([len(context.tokens) for context in contexts], device=device),
+        upload([_words(context) for context in contexts], device),
+        upload(words(*(purpose_word(f"draft/{context.round}") for context in contexts)).tolist(), device),
+        upload([len(context.tokens) for context in contexts], device),
     )
     picked = draw_block(
         logits,
         head.markov_w1.weight.detach(),
         head.markov_w2.weight.detach().contiguous(),
-        torch.tensor([context.tokens[-1] for context in contexts], device=device),
-        torch.tensor([sampling.temperature for sampling in samplings], device=device),
+        upload([context.tokens[-1] for context in contexts], device),
+        upload([sampling.temperature for sampling in samplings], device, torch.float32),
         draws,
         None if confidence is None else _split(confidence, hidden, head.markov_w1.weight.shape[1]),
     )
-    tokens, scores = picked.tokens.tolist(), picked.confidence.tolist()
-    if bool(picked.q.isnan().any()):
+    tokens, scores, broken = download(picked.tokens, picked.confidence, picked.q.isnan())
+    if any(map(any, broken)):
         check_finite(picked.logits.amax(-1).flatten())
     return [
         Draft(
             tokens[i][:depth],
-            None if sampling.greedy else distribution(picked.logits[i, :depth], sampling),
+            None if sampling.greedy else distribution(picked.logits[i, :depth], sampling, checked=True),
             None if confidence is None else scores[i][:depth],
         )
         for i, (depth, sampling) in enumerate(zip(depths, samplings, strict=True))
