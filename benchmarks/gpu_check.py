@@ -157,7 +157,7 @@ def write(rows: Sequence[dict[str, Any]], path: Path) -> None:
     path.with_suffix(".part").replace(path)
 
 
-def describe(path: Path, device: Any, bandwidth: float, seconds: float) -> None:
+def describe(path: Path, device: Any, bandwidth: float, seconds: float, **more: Any) -> None:
     """What the numbers were measured on."""
     import numpy
     import torch
@@ -174,6 +174,7 @@ def describe(path: Path, device: Any, bandwidth: float, seconds: float) -> None:
         "platform": platform.platform(),
         "commit": _output("git", "-C", str(ROOT), "rev-parse", "HEAD"),
         "interpreted": device.type != "cuda",
+        **more,
     }
     if device.type == "cuda":
         about = torch.cuda.get_device_properties(device)

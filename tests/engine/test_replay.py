@@ -216,7 +216,7 @@ def test_the_twin_runs_over_the_same_buffers_and_outputs():
 
 
 def test_buckets():
-    assert [bucket(n) for n in (1, 7, 16, 17, 24, 33, 256, 257)] == [1, 7, 16, 24, 24, 48, 256, None]
+    assert [bucket(n) for n in (1, 7, 16, 17, 24, 33, 512, 513)] == [1, 7, 16, 24, 24, 48, 512, None]
     assert all(bucket(n) == n for n in range(1, 17)), "verification of 1 to 16 tokens is not padded"
     assert list(ROWS) == sorted(set(ROWS))
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from companion.engine.transfer import upload
 
-ROWS = (*range(1, 17), 24, 32, 48, 64, 96, 128, 192, 256)  # sizes of a stream; up to 16 rows without padding
+ROWS = (*range(1, 17), 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # sizes of a stream; up to 16 rows without padding
 
 
 class Replay:
