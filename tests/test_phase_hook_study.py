@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import groupby, pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,6 +26,7 @@ from companion.experiments.phase_hook.design import (
     Config,
 )
 from companion.experiments.phase_hook.race import Answer, Runner, Spent
+from companion.experiments.settling import SETTLING, Settling
 from companion.phase.rates import MeasuredRates
 from companion.planning import CostModel
 from companion.protocols import Sampling
@@ -184,6 +186,29 @@ def test_costs_are_asked_at_every_depth(target):
     assert len(found.draft) == 7
     assert min(found.draft) > 0
     assert found.capacity().seconds(1, 1, drafted=0) == pytest.approx(found.verify[1] + found.other)
+
+
+def test_depths_are_timed_in_runs(target, monkeypatch):
+    """A round of a depth that has just come takes longer: what counts is behind others of its depth."""
+    seen: list[tuple[object, bool]] = []
+
+    class Told(Settling):
+        def settled(self, kind, seconds):
+            seen.append((kind, super().settled(kind, SETTLING)))
+            return seen[-1][1]
+
+    monkeypatch.setattr(fit, "Settling", Told)
+    drafter, _ = fit.load("dspark", target)
+    prompts = short(design.fitting(SMALL))[:2]
+    fit.step_costs(target, drafter, prompts, Sampling(), rounds=2, max_new_tokens=60, seed=0)
+    runs = [(kind, sum(counts for _, counts in own)) for kind, own in groupby(seen, key=lambda pair: pair[0])]
+    assert {kind for kind, _ in runs} == {None, *range(8)}, "what is no round of its depth counts for none"
+    counted = dict.fromkeys(range(8), 0)
+    for (kind, timed), (behind, _) in pairwise(runs):
+        if kind is not None:
+            counted[kind] += timed
+            if behind is not None:  # no answer ended here, so that the run was its own to end
+                assert counted[kind] % fit.RUN == 0, f"depth {kind} had to go early"
 
 
 def test_a_line_says_how_costs_grow_with_depth():

@@ -20,6 +20,7 @@ from companion.engine.draws import KeyedDraws, request_key
 from companion.engine.load import TextTarget, find_model
 from companion.engine.request import Request, StopRule
 from companion.experiments.phase_hook.design import ARGMAX
+from companion.experiments.settling import Settling
 from companion.phase.rates import Definition, MeasuredRates, PhaseRate
 from companion.phase.report import Report
 from companion.phase.sources import ledger_of_rounds
@@ -33,6 +34,7 @@ from companion.scheduling.capacity_file import engine_version
 from companion.scheduling.fixed import FixedDepth
 from companion.training.corpus import Sample
 
+RUN = 6  # timed rounds of a depth before another depth's turn
 LEAST = 1e-9  # seconds: drafting that takes no longer than not drafting
 
 
@@ -135,16 +137,19 @@ def step_costs(
     max_new_tokens: int,
     seed: int,
 ) -> StepCosts:
-    """Time rounds of one request at a time, the depths in a random order, until each was asked for ``rounds`` times.
+    """Time rounds of one request at a time, until each depth was asked for ``rounds`` times and more.
 
-    Verifying is timed by the tokens in the forward, which a drafter may leave below what it was asked for. All else of
-    a step is drafting, as the depth that was asked for makes it, but for what a step has that drafts nothing.
+    A depth stays for some rounds before the next comes, in a random order, as it stays for a phase where it is served;
+    the first of them are not counted (`companion.experiments.settling`). Verifying is timed by the tokens in the
+    forward, which a drafter may leave below what it was asked for. All else of a step is drafting, as the depth that
+    was asked for makes it, but for what a step has that drafts nothing.
     """
     depths = range(drafter.max_depth + 1)
     verify: defaultdict[int, list[float]] = defaultdict(list)
     rest: defaultdict[int, list[float]] = defaultdict(list)
     policy, order, number = FixedDepth(0), random.Random(seed), 0
     turns: list[int] = []
+    settling, kept = Settling(), 0
     running = total = 0.0
     while min(len(rest[d]) for d in depths) < rounds:
         sample = samples[number % len(samples)]
@@ -152,14 +157,17 @@ def step_costs(
         engine = Engine(target, drafter, policy, max_batch=1, capacity=request.prompt_length + max_new_tokens)
         engine.submit(request)
         while not request.finish_reason:
-            turns = turns or order.sample(depths, len(depths))
-            policy.depth = turns.pop()
+            if kept == RUN:
+                turns, kept = turns or order.sample(depths, len(depths)), 0
+                policy.depth = turns.pop()
             whole = request.room > policy.depth  # else the engine asks for less
             thread, started = time.thread_time(), time.perf_counter()
             engine.step()
             seconds = time.perf_counter() - started
             running, total = running + time.thread_time() - thread, total + seconds
-            if whole and request.rounds:
+            counts = whole and bool(request.rounds)  # nor does the prefill
+            if settling.settled(policy.depth if counts else None, seconds) and counts:
+                kept += 1
                 row = request.rounds[-1]
                 verify[1 + row.verified].append(row.verify_seconds)
                 rest[policy.depth].append(seconds - row.verify_seconds)
