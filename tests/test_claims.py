@@ -165,7 +165,7 @@ def test_a_stored_result_that_changed_is_found_and_not_printed(tmp_path: Path) -
     (tmp_path / "notebooks").symlink_to(ROOT / "notebooks")
     results = tmp_path / "data" / "results"
     results.mkdir(parents=True)
-    for path in (ROOT / "data" / "results").glob("*.json"):
+    for path in (ROOT / "data" / "results").glob("*.json*"):
         shutil.copy(path, results)
     assert problems(CLAIMS, tmp_path) == []
     other = tmp_path / "other"
@@ -220,7 +220,7 @@ def test_a_path_that_leads_nowhere_says_where(path: str, complaint: str) -> None
 
 
 def test_a_number_has_to_be_one() -> None:
-    number = Number(of="x", result="calibration.json", path="verdict", stated="1")
+    number = Number(of="x", result="calibration.json.gz", path="verdict", stated="1")
     with pytest.raises(ValueError, match="leads to str, not to a number"):
         value_of(number, ROOT / "data" / "results")
 

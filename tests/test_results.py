@@ -14,17 +14,18 @@ from companion.experiments.bench_decode import Result as Benchmark
 from companion.experiments.evaluate_drafter import DrafterEvaluation
 from companion.experiments.evaluate_target import TargetEvaluation
 from companion.kernels.ahead import FORMAT as KERNELS
+from companion.provenance import stored_text
 from companion.scheduling.capacity_file import FORMAT as CAPACITY
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
 
 
 def stored(name: str) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    record: dict[str, Any] = json.loads(stored_text(RESULTS / name))
     return record
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in RESULTS.glob("*.json")))
+@pytest.mark.parametrize("name", sorted(path.name for path in RESULTS.glob("*.json*")))
 def test_a_result_names_the_weights_it_was_measured_on(name: str) -> None:
     provenance = stored(name)["provenance"]
     runs = provenance.get("runs", [])  # of a result of several recordings, each with a drafter of its own

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import hashlib
 import json
 import os
 import platform
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -96,20 +99,29 @@ def shortened(record: Any, digits: int = 6) -> Any:
 
 
 def write_json(path: Path, record: Any) -> None:
-    """Write a JSON file whole or not at all; indented, unless it is too long for anybody to read it."""
+    """Write a JSON file whole or not at all: indented, unless it is too long for anybody to read it, and compressed
+    where its name ends in .gz."""
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
     if len(text) > READABLE:
         text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    write_atomic(path, text + "\n")
+    content = f"{text}\n".encode()
+    write_atomic(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
-def write_atomic(path: Path, text: str) -> None:
+def stored_text(path: Path) -> str:
+    """The text of a file that `write_json` wrote. OSError when it cannot be read, or is cut off."""
+    content = path.read_bytes()
+    try:
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    except (EOFError, zlib.error) as error:
+        raise OSError(errno.EIO, "the compressed file is damaged") from error
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
     """Write beside the file, then rename: a killed run leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-    ) as handle:
-        handle.write(text)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as handle:
+        handle.write(content.encode() if isinstance(content, str) else content)
         handle.flush()
         os.fsync(handle.fileno())
     os.chmod(handle.name, 0o644)

@@ -18,7 +18,7 @@ from companion.provenance import file_hash
 EMBEDDED = {"tiny-qwen3": "tiny-qwen3", "tiny-qwen3-draft": "tiny-qwen3-draft"}
 DRAFTERS = {
     name: f"drafters/{name}"
-    for name in ("dflash", "dspark", "dspark-rnn", "eagle3", "dspark-think-50", "dspark-think-100")
+    for name in ("dflash", "dspark", "dspark-rnn", "eagle3", "dspark-think-5", "dspark-think-50", "dspark-think-100")
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from companion.provenance import write_atomic
+from companion.provenance import stored_text, write_atomic
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -18,10 +18,10 @@ R = TypeVar("R", bound=BaseModel)
 def read_result(path: Path, model: type[R], command: str) -> R:
     """The result in ``path``. ValueError when it cannot be read, or was not written by ``command``."""
     try:
-        return model.model_validate_json(path.read_text(encoding="utf-8"))
+        return model.model_validate_json(stored_text(path))
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except ValidationError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValidationError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no result of `companion {command}`; run it again") from error
 
 

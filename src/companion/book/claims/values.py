@@ -11,6 +11,7 @@ from typing import Any
 
 from companion.book.claims import arithmetic
 from companion.book.claims.model import Number
+from companion.provenance import stored_text
 
 _STEP = re.compile(r"(?P<name>[A-Za-z_][\w-]*)|\[(?P<which>[^\]]*)\]|\.")
 
@@ -98,7 +99,7 @@ def _same(there: Any, wanted: Any) -> bool:
 @cache
 def _record(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(stored_text(path))
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
 
