@@ -19,7 +19,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install book test test-full test-oldest test-vllm lint types unit compare built refresh lab clean distclean
+.PHONY: help install book test test-browser test-full test-oldest test-vllm lint types unit compare built refresh lab clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -59,6 +59,11 @@ compare: $(READY) ## pytest --nbval: run the notebooks, compare with their store
 
 built: $(READY) ## look at the built pages: complete, offline, without errors
 	$(PY) -m pytest --book tests/test_built_book.py
+
+test-browser: $(READY) ## read the built pages in a browser: needs a Chromium, and says so where there is none
+	@$(PY) -c 'import playwright, axe_playwright_python' 2>/dev/null \
+	  || $(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[browser]'
+	$(PYTEST) --browser tests/browser
 
 test-full: $(READY) ## the long grids, of which `make test` takes a sample
 	$(PYTEST) --full

@@ -15,6 +15,7 @@ settings.register_profile("full", deadline=None, max_examples=1000)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long grids as well (make test-full)")
     parser.addoption("--book", action="store_true", help="look at the pages in build/html (after make book)")
+    parser.addoption("--browser", action="store_true", help="read those pages in a browser (make test-browser)")
     parser.addoption("--interpreter", action="store_true", help="run the kernels' tests, under Triton's interpreter")
 
 
@@ -30,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what was not asked for: deselected, as -m would, and so counted in pytest's last line."""
-    asked = {name: config.getoption(f"--{name}") for name in ("full", "book", "interpreter")}
+    asked = {name: config.getoption(f"--{name}") for name in ("full", "book", "browser", "interpreter")}
     kept, left_out = [], []
     for item in items:
         unwanted = any(name in item.keywords and not wanted for name, wanted in asked.items())

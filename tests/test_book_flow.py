@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -123,6 +124,27 @@ def test_committed_notebooks_keep_the_conventions(path: Path) -> None:
     committed = notebooks.read(path)
     assert notebooks.source_problems(committed) + notebooks.stored_problems(committed) == []
     assert notebooks.dumps(notebooks.reference(committed, committed)) == path.read_text(encoding="utf-8")
+    drawn = [
+        (cell.id, caption)
+        for cell, caption in zip(committed.cells, notebooks.captions(committed), strict=True)
+        if cell.cell_type == "code" and "plt.show()" in cell.source
+    ]
+    assert [cell for cell, caption in drawn if len(caption) < 30] == [], "a figure without a caption below it"
+
+
+def test_a_figure_is_told_by_its_caption_to_who_cannot_see_it() -> None:
+    figure = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
+    source = notebook(figure, "print(1)", figure)
+    source.cells.insert(4, new_markdown_cell("*The rise of $\\tau$,\nsee {doc}`other` and here.*\n\nIt is *good*."))
+    source.cells.append(new_markdown_cell("No caption, *only* words."))
+    words = "The rise of tau, see other and here."
+    assert notebooks.captions(source) == [words, words, words, words, "", "", ""]
+    run = copy.deepcopy(source)
+    for cell in run.cells:
+        if cell.source == figure:
+            cell.outputs = [new_output("display_data", {"image/png": "iVBORw0KGgo="})]
+    shown = [cell.metadata.get("mystnb", {}).get("image", {}).get("alt") for cell in notebooks.page(source, run).cells]
+    assert shown == [None, None, words, None, None, None, None]
 
 
 # ---- marks

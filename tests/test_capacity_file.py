@@ -250,25 +250,6 @@ def test_a_profile_is_measured_stored_and_read_again(tmp_path, one_thread):
         figures_load.capacity(stored, 2)
 
 
-def test_a_wave_times_one_kind_of_step_and_lets_it_settle(monkeypatch, one_thread):
-    """Alternating with others, plain decoding takes a quarter longer than it does where it is served."""
-    kinds: list[object] = []
-
-    class Third:
-        def settled(self, kind, seconds):
-            kinds.append(kind)
-            return len(kinds) > 2
-
-    monkeypatch.setattr(study, "Settling", Third)
-    drafter = companion.load_drafter("dspark", target := companion.load_target("tiny-qwen3"))
-    text = study.chained_text(target, 48, 0)
-    timed = study._wave(target, drafter, text, 48, 1, 0, 0)
-    assert set(kinds) == {0}
-    assert len(timed) == len(kinds) - 2 > 20
-    monkeypatch.setattr(Third, "settled", lambda self, kind, seconds: False)
-    assert len(study._wave(target, drafter, text, 48, 1, 7, 0)) == 1, "the last step of a wave that never settled"
-
-
 def test_the_draft_model_is_described_before_it_is_timed(monkeypatch):
     monkeypatch.setattr(study, "measure", lambda *_: ([cell(1, d, 0.001) for d in range(3)], 0.001))
     assert study.run(study.Config(drafter="draft", threads=(1,))).provenance["drafter"]["name"] == "tiny-qwen3-draft"

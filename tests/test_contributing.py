@@ -20,4 +20,4 @@ def test_outputs_that_are_not_compared_are_named() -> None:
 
 
 def test_it_stays_one_page() -> None:
-    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) < 75
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) < 90

@@ -26,8 +26,8 @@ FLOORS = {
     3: "drafters exact forced_exit __init__",
     4: "book experiments figures figures_ablations figures_acceptance figures_anchors figures_bench "
     "figures_calibration figures_ceiling figures_drafters figures_drafting figures_hook figures_load figures_phase "
-    "figures_probe figures_scheduling figures_serving figures_signals figures_training highlight serving tables "
-    "training",
+    "figures_probe figures_scheduling figures_serving figures_signals figures_story figures_training highlight "
+    "interactive serving tables training",
     5: "cli __main__",
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms.split()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from companion.book.marks import blank
 
 PARAMETERS = "parameters"  # papermill's tag for the cell whose values a run may replace
 INJECTED = "injected-parameters"  # papermill's tag for the cell it adds below that one
+_CAPTION = re.compile(r"\*(?![*\s])(.+?)\*(?=\n\s*\n|\s*\Z)", re.DOTALL)
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 _REFUSED_TAGS = {
     "raises-exception": "papermill stops there; catch the exception and print it",
@@ -126,7 +128,26 @@ def page(source: NotebookNode, run: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         if PARAMETERS in tags(cell) and injected:
             cell.source = "\n".join([cell.source.rstrip(), "# set for this run", *injected])
+    for cell, caption in zip(notebook.cells, captions(notebook), strict=True):
+        if caption and any(
+            kind.startswith("image/") for one in cell.get("outputs", []) for kind in one.get("data", {})
+        ):
+            cell.metadata["mystnb"] = {**cell.metadata.get("mystnb", {}), "image": {"alt": caption}}
     return notebook
+
+
+def captions(notebook: NotebookNode) -> list[str]:
+    """For every cell the words of the caption below it: the emphasised paragraph that opens the next Markdown cell,
+    empty where there is none. It is what a reader is told who cannot see the figure."""
+    found: list[str] = []
+    below = ""
+    for cell in reversed(notebook.cells):
+        found.append(below)
+        if cell.cell_type == "markdown":
+            match = _CAPTION.match(cell.source)
+            plain = re.sub(r"\{[\w:-]+\}`([^`]*)`", r"\1", match[1] if match else "")  # a reference: what it names
+            below = " ".join(re.sub(r"[$`*\\]", "", plain).split())
+    return found[::-1]
 
 
 def reference(source: NotebookNode, run: NotebookNode) -> NotebookNode:

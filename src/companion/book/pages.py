@@ -14,6 +14,9 @@ from companion.book.claims import claims_tables, read_claims
 from companion.book.execute import Execution, NotebookError, environment_hash
 from companion.book.layout import Layout, tree_hash
 from companion.book.status import status_tables
+from companion.experiments.phase_gap import study as phase_gap
+from companion.figures import use_style
+from companion.figures_story import story
 from companion.provenance import write_atomic
 
 
@@ -46,6 +49,10 @@ def stage(layout: Layout, runs: Mapping[Path, Execution]) -> None:
             pieces |= claims_tables(read_claims(claims), layout.root)
         for name, piece in pieces.items():
             (generated / f"{name}.md").write_text(piece, encoding="utf-8")
+        told = layout.root / "data" / "results" / "phase_gap.json.gz"
+        if told.is_file():
+            use_style()
+            story(phase_gap.load(told)).savefig(generated / "story.png", metadata={"Software": None})
         if layout.stage.exists():
             layout.stage.rename(Path(scratch) / "old")
         root.rename(layout.stage)

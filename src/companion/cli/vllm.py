@@ -197,3 +197,53 @@ def measure(
         Console(highlight=False, soft_wrap=True).print(str(report), markup=False)
     if any(arm.mean_length is None for arm in arms.values()):
         raise typer.Exit(EXIT["inconclusive"])
+
+
+@vllm.command()
+def compare(
+    output: Annotated[Path | None, typer.Option(help="Result file (JSON).", callback=writable)] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where arms are kept as they are done; default: runs/vllm_comparison.")
+    ] = None,
+    target: TargetName = "tiny-qwen3",
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(help="METHOD=NAME, ngram= for none; may be repeated. The policy steers the first."),
+    ] = None,
+    depth: Annotated[int, typer.Option(help="num_speculative_tokens.")] = 4,
+    inside: Annotated[int, typer.Option(help="The policy's depth inside the think span.")] = 1,
+    per_domain: Annotated[int, typer.Option(help="Prompts of each domain.")] = 8,
+    max_new_tokens: Annotated[int, typer.Option(help="Cap of an answer.")] = 400,
+    device: Annotated[str, typer.Option(help="Of this engine; cpu also starts vLLM in fp32 and eager.")] = "cpu",
+    engine: Annotated[str | None, typer.Option(help="JSON: arguments of vLLM's LLM.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The same prompts through this engine and through vLLM, greedy: texts, accepted lengths by phase, our policy.
+
+    Exit code 1 where a text differs from plain decoding's by this engine.
+    """
+    from companion.experiments import vllm_comparison as study
+
+    given: dict[str, Any] = {}
+    if drafter:
+        pairs = [one.partition("=") for one in drafter]
+        if not all(sign for _, sign, _ in pairs):
+            raise ValueError(f"a drafter is given as METHOD=NAME, got {', '.join(drafter)}")
+        given["drafters"] = {method: name or None for method, _, name in pairs}
+    config = study.Config(
+        target=target,
+        depth=depth,
+        policy={"think": inside, "output": depth},
+        per_domain=per_domain,
+        max_new_tokens=max_new_tokens,
+        device=device,
+        arguments=table(engine, "--engine") or {},
+        **given,
+    )
+    result = study.run(output, folder, config)
+    if as_json:
+        print_json(result.model_dump(mode="json"))
+    else:
+        study.show(result)
+    if any(arm.same < arm.compared for arm in result.arms):
+        raise typer.Exit(EXIT["fails"])

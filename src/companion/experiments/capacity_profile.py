@@ -3,9 +3,9 @@
 Every step is one of the engine, at temperature 1, with a fixed depth: R requests at about the same context length draft
 d tokens each and verify all of them, B = R (1 + d). ``verify`` is the target's forward, the rule, the statistics of the
 rows and the commit; ``draft`` is all the rest of the step: the proposal, the policy, and the drafter's reading of what
-was committed. Depths, requests and contexts take turns wave by wave, so that a slow spell of the machine hits all of
-them alike; within a wave all steps are of one kind, and the first ones are left out (`companion.experiments.settling`).
-Of each cell the median and the quartiles are kept, jagged as they come.
+was committed. Depths take turns step by step, requests and contexts wave by wave, so that a slow spell of the machine
+hits all of them alike: timed apart, cells of other minutes make jags, at which an early stop stops. Of each cell the
+median and the quartiles are kept, jagged as they come.
 
 Cells with the same B and other R differ, since each request reads its own keys and values. So at every context
 
@@ -37,7 +37,6 @@ from companion.engine.load import TextTarget, find_model
 from companion.engine.request import Request, StopRule
 from companion.experiments.capacity_errors import ContextError, context_errors
 from companion.experiments.capacity_tables import Cell, Table, table_of_cells
-from companion.experiments.settling import Settling
 from companion.experiments.yardstick import Yardstick
 from companion.phase.tracker import PhaseTracker
 from companion.protocols import Context, Drafter, Sampling
@@ -146,33 +145,45 @@ def chained_text(target: TextTarget, length: int, seed: int) -> list[int]:
 
 def measure(target: TextTarget, drafter: Drafter, text: Sequence[int], config: Config) -> tuple[list[Cell], float]:
     """All cells at the present number of threads, and what the yardstick took in between."""
+    depths = range(drafter.max_depth + 1)
     seen: dict[tuple[int, int, int], list[tuple[float, float, float]]] = defaultdict(list)  # [step](draft, verify, at)
-    kinds = list(product(config.contexts, config.requests, range(drafter.max_depth + 1)))
-    bar = tqdm(total=len(kinds), desc=f"capacity, {torch.get_num_threads()} thread(s)", disable=None)
-    for context, requests, depth in kinds:
-        if depth == drafter.max_depth:  # warm
-            _wave(target, drafter, text, context, requests, depth, 0)
-    wave, missing, yardstick, taken = 0, kinds, Yardstick(target), list[float]()
-    while missing:
-        for kind in missing:
+    pairs = list(product(config.contexts, config.requests))
+    bar = tqdm(total=len(pairs), desc=f"capacity, {torch.get_num_threads()} thread(s)", disable=None)
+    wave = 0
+    for context, requests in pairs:  # warm
+        _wave(target, drafter, text, context, requests, depths, wave)
+    open_pairs, yardstick, taken = list(pairs), Yardstick(target), list[float]()
+    while open_pairs:
+        for context, requests in open_pairs:
             taken.append(yardstick())
-            seen[kind] += _wave(target, drafter, text, *kind, wave)
+            missing = sorted(depths, key=lambda d: (len(seen[context, requests, d]), d))
+            for depth, *times in _wave(target, drafter, text, context, requests, missing, wave):
+                seen[context, requests, depth].append((times[0], times[1], times[2]))
             wave += 1
-        left = [kind for kind in missing if len(seen[kind]) < config.repeats]
-        bar.update(len(missing) - len(left))
-        missing = left
+        left = [p for p in open_pairs if min(len(seen[(*p, d)]) for d in depths) < config.repeats]
+        bar.update(len(open_pairs) - len(left))
+        open_pairs = left
     bar.close()
-    cells = [Cell.of(torch.get_num_threads(), *kind, seen[kind]) for kind in kinds]
+    cells = [
+        Cell.of(torch.get_num_threads(), context, requests, depth, seen[context, requests, depth])
+        for (context, requests), depth in product(pairs, depths)
+    ]
     return cells, float(np.median(taken))
 
 
 def _wave(
-    target: TextTarget, drafter: Drafter, text: Sequence[int], context: int, requests: int, depth: int, wave: int
-) -> list[tuple[float, float, float]]:
-    """Drafting seconds, verifying seconds and mean context of the steps in which all requests took part."""
-    settling, policy = Settling(), FixedDepth(depth)
+    target: TextTarget,
+    drafter: Drafter,
+    text: Sequence[int],
+    context: int,
+    requests: int,
+    depths: Sequence[int],
+    wave: int,
+) -> list[tuple[int, float, float, float]]:
+    """Depth, drafting seconds, verifying seconds and mean context of the steps in which all requests took part."""
+    policy = FixedDepth(0)
     engine = Engine(target, drafter, policy, max_batch=requests, capacity=context + GENERATED)
-    batch, timed, first = [], [], 0
+    batch, timed = [], []
     for i in range(requests):
         start = (97 * i + 31 * wave) % (len(text) - context)
         ids = list(text[start : start + context - GENERATED // 2])
@@ -181,19 +192,20 @@ def _wave(
             Request(Context(i, ids, Sampling(), draws), len(ids), StopRule(GENERATED), PhaseTracker(target.tags))
         )
         engine.submit(batch[-1])
-    engine.step()  # the prefill
-    while not any(r.finish_reason for r in batch):
-        position = float(np.mean([len(r.context.tokens) for r in batch]))
+    step = -1
+    while not all(r.finish_reason for r in batch):
+        running = [r for r in batch if not r.finish_reason]
+        whole = len(running) == requests and step >= 0  # the first step is the prefill
+        policy.depth = depths[step % len(depths)] if whole else drafter.max_depth
+        position = float(np.mean([len(r.context.tokens) for r in running]))
         started = time.perf_counter()
         engine.step()
         seconds = time.perf_counter() - started
-        if all(r.rounds[-1].verified == depth for r in batch):
-            verify = batch[0].rounds[-1].verify_seconds
-            timed.append((seconds - verify, verify, position))
-            first += not settling.settled(depth, seconds)
-    for request in batch:
-        drafter.reset(request.context.request)  # some were not done
-    return timed[first:] or timed[-1:]  # too short a wave to settle in has its last step
+        step += 1
+        if whole and all(r.rounds[-1].verified == policy.depth for r in running):
+            verify = running[0].rounds[-1].verify_seconds
+            timed.append((policy.depth, seconds - verify, verify, position))
+    return timed
 
 
 def show(result: Result) -> None:

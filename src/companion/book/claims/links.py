@@ -14,15 +14,13 @@ from companion.book.marks import MARK
 _FENCE = re.compile(r"^(`{3,}|~{3,}).*?^\1`*\s*$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 _LABEL = re.compile(r"^:label: (\S+)$", re.MULTILINE)
-_EQUATION = re.compile(r"^\$\$ \((\S+)\)$", re.MULTILINE)
 
 
 @cache
 def anchors(chapter: Path) -> dict[str, str]:
     """Identifiers that the page of this notebook will hold, and the heading each stands under.
 
-    A heading gives the identifier that Sphinx makes of it, a proposition or an exercise its label, and an equation its
-    label behind ``equation-``.
+    A heading gives the identifier that Sphinx makes of it, a proposition or an exercise its label.
     """
     found: dict[str, str] = {}
     heading = ""
@@ -33,7 +31,6 @@ def anchors(chapter: Path) -> dict[str, str]:
         outside = _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
         marks = [(m.start(), make_id(m[1]), m[1]) for m in _HEADING.finditer(text) if m[0] in outside]
         marks += [(m.start(), m[1], "") for m in _LABEL.finditer(text)]
-        marks += [(m.start(), f"equation-{m[1]}", "") for m in _EQUATION.finditer(text)]
         for _, identifier, own in sorted(marks):
             heading = own or heading
             found[identifier] = heading
