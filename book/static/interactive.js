@@ -119,7 +119,7 @@
         drawn("line", { x1: left, y1: y(0), x2: left, y2: y(1), class: "axis" }),
         ...ticks,
         drawn("text", { x: (left + width) / 2, y: height - 2, "text-anchor": "middle" }, "entropy H, nats"),
-        drawn("text", { x: left + 8, y: 20 }, "largest mass"),
+        drawn("text", { x: width - 10, y: 22, "text-anchor": "end" }, "mass of the likeliest token"),
         drawn("polyline", { points: line((nats) => ceiling(nats, size)), class: "ceiling" }),
         drawn("polyline", { points: line((nats) => Math.exp(-nats)), class: "floor" }),
         drawn("line", { x1: x(h), y1: y(floor), x2: x(h), y2: y(roof), class: "between" }),
