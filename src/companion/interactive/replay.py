@@ -68,7 +68,7 @@ def replay_of(result: GenerationResult, drafts: Sequence[Sequence[int]], target:
     return stepped(
         "A response round by round",
         captions,
-        f'<p>{key} <s style="color:{REFUSED}">refused</s></p>'
+        f'<p>{key} <s style="text-decoration:line-through 2px {REFUSED}">refused</s></p>'
         f'<div style="font-family:monospace;line-height:1.7;white-space:pre-wrap;overflow-wrap:anywhere">'
         f"{''.join(spans)}</div>",
     )
@@ -83,7 +83,7 @@ def _made(text: str, colour: str, step: int) -> str:
 
 
 def _refused(text: str, step: int) -> str:
-    return f'<s data-at="{step}" style="color:{REFUSED}">{text}</s>'
+    return f'<s data-at="{step}" style="text-decoration:line-through 2px {REFUSED}">{text}</s>'
 
 
 def _caption(step: int, row: Round, drafted: int) -> str:
