@@ -17,6 +17,13 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 class Silent(SimpleHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path == "/favicon.ico":  # a browser asks for it by itself
+            self.send_response(204)
+            self.end_headers()
+        else:
+            super().do_GET()
+
     def log_message(self, *_: object) -> None:
         pass
 
