@@ -98,7 +98,7 @@ def check(options: argparse.Namespace, device: Any) -> int:
                 row["note"] = row["note"] or "not timed: the limit was reached"
             rows.append(row)
             print(line(row), flush=True)
-            write(rows, options.output / "kernels.csv")
+            write(rows, FIELDS, options.output / "kernels.csv")
         del case, variants
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -149,9 +149,9 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def write(rows: Sequence[dict[str, Any]], path: Path) -> None:
+def write(rows: Sequence[dict[str, Any]], fields: Sequence[str], path: Path) -> None:
     with path.with_suffix(".part").open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, restval="")
+        writer = csv.DictWriter(file, fields, restval="")
         writer.writeheader()
         writer.writerows(rows)
     path.with_suffix(".part").replace(path)

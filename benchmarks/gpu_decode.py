@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import sys
 import time
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_check import ROOT, SourceTree, describe
+from gpu_check import ROOT, SourceTree, describe, write
 
 FIELDS = (
     "section", "target", "drafter", "dtype", "variant", "batch", "tokens", "context", "milliseconds", "spread",
@@ -74,7 +73,7 @@ def measure(options: argparse.Namespace, device: Any) -> int:
         for row in limited(section, begun + options.limit):
             rows.append(common | row)
             print(line(rows[-1]), flush=True)
-            write(rows, options.output / "decode.csv")
+            write(rows, FIELDS, options.output / "decode.csv")
     models = {"target": target.source, "drafter": drafter.name, "weights_drawn": not options.model}
     describe(options.output / "system.json", device, bandwidth, time.monotonic() - begun, **models)
     for missed in () if device.type != "cuda" else missed_goals(rows):
@@ -128,14 +127,6 @@ def line(row: dict[str, Any]) -> str:
     shown = [f"{row['section']:16} {row.get('variant', ''):7} {sizes:20}"]
     shown += [text.format(row[key]) for key, text in SHOWN.items() if row.get(key) not in (None, "")]
     return "  ".join(shown) + ("  WRONG" if row.get("right") is False else "")
-
-
-def write(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    with path.with_suffix(".part").open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
-    path.with_suffix(".part").replace(path)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 from companion.engine.generate import GenerationResult
 from companion.figures import PHASE
+from companion.protocols import Phase
 
 Decode = Callable[[Sequence[int]], str]
+
+
+TEXT = "font-family:monospace;line-height:1.7;white-space:pre-wrap;overflow-wrap:anywhere;max-width:60em"  # its style
+
+
+def accepted(text: str, phase: Phase, attributes: str = "") -> str:
+    """A drafted token that stood."""
+    return f'<span{attributes} style="background:{PHASE[phase]}33">{text}</span>'
+
+
+def made(text: str, phase: Phase, attributes: str = "") -> str:
+    """A token of the target's own."""
+    return f'<span{attributes} style="border-bottom:2px solid {PHASE[phase]}">{text}</span>'
+
+
+KEY = " ".join(f"{accepted(f'accepted, {p}', p)} {made(f'written by the target, {p}', p)}" for p in get_args(Phase))
 
 
 def highlight(result: GenerationResult, decode: Decode) -> str:
@@ -23,15 +41,5 @@ def highlight(result: GenerationResult, decode: Decode) -> str:
     spans = []
     for token, phase, source in zip(result.tokens, result.phases, sources, strict=True):
         text = html.escape(decode([token])).replace("\n", "↵<br>")
-        colour = PHASE[phase]
-        style = f"background:{colour}33" if source == "draft" else f"border-bottom:2px solid {colour}"
-        spans.append(f'<span style="{style};padding:1px 0">{text}</span>')
-    key = " ".join(
-        f'<span style="background:{colour}33">accepted, {phase}</span> '
-        f'<span style="border-bottom:2px solid {colour}">target-made, {phase}</span>'
-        for phase, colour in PHASE.items()
-    )
-    return (
-        '<div style="font-family:monospace;line-height:1.7;white-space:pre-wrap;max-width:60em">'
-        f'<p style="margin:0 0 .6em">{key}</p>{"".join(spans)}</div>'
-    )
+        spans.append((accepted if source == "draft" else made)(text, phase))
+    return f'<div style="{TEXT}"><p style="margin:0 0 .6em">{KEY}</p>{"".join(spans)}</div>'

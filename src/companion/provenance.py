@@ -113,8 +113,8 @@ def stored_text(path: Path) -> str:
     content = path.read_bytes()
     try:
         return (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-    except (EOFError, zlib.error) as error:
-        raise OSError(errno.EIO, "the compressed file is damaged") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+        raise OSError(errno.EIO, "the file is damaged") from error
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

@@ -28,7 +28,7 @@ from companion.phase.tracker import ThinkTokens
 from companion.protocols import Sampling
 from companion.serving.vllm.export import export
 from companion.serving.vllm.options import Options
-from companion.serving.vllm_measure import Offline, Plan, Question, Setup, identify, measure, render, tokenizer_of
+from companion.serving.vllm_measure import Offline, Plan, Question, Setup, identify, measure, questions_of, tokenizer_of
 
 CAP = 120
 PER_DOMAIN = 2
@@ -65,9 +65,8 @@ CASES = {
 
 
 def questions() -> list[Question]:
-    tokenizer = tokenizer_of("tiny-qwen3")
     prompts = load_prompts(("held-out",), PER_DOMAIN, 11).prompts
-    return [Question(f"{p.domain}/{p.number}", render(tokenizer, p.text, thinking=True), p.domain) for p in prompts]
+    return questions_of(prompts, tokenizer_of("tiny-qwen3"), thinking=True)
 
 
 def on_vllm(case: dict[str, Any], folder: Path) -> None:

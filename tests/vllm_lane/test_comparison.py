@@ -14,8 +14,13 @@ from companion.phase.report import Report
 from companion.phase.sources import ledger_of_rounds
 from companion.rounds import Rounds
 from companion.serving.vllm.release import installed_release
+from companion.training.target import claim_folder
 
 SMALL = study.Config(per_domain=2, max_new_tokens=60, drafters={"draft_model": "tiny-qwen3-draft", "ngram": None})
+
+
+def claim(folder: Path, config: study.Config) -> None:
+    claim_folder(folder, config.model_dump(mode="json"), study.DESIGN)
 
 
 def test_arms_of_a_design():
@@ -46,14 +51,14 @@ def test_a_design_that_cannot_be_run(changes, sentence):
 
 
 def test_a_folder_of_another_design_is_refused(tmp_path):
-    study._claim(tmp_path, SMALL)
-    study._claim(tmp_path, SMALL)
-    with pytest.raises(ValueError, match="another design"):
-        study._claim(tmp_path, SMALL.model_copy(update={"depth": 3}))
+    claim(tmp_path, SMALL)
+    claim(tmp_path, SMALL)
+    with pytest.raises(ValueError, match="another recipe"):
+        claim(tmp_path, SMALL.model_copy(update={"depth": 3}))
 
 
 def test_our_arms_are_summed_up_as_a_report_has_them(tmp_path):
-    study._claim(tmp_path, SMALL)
+    claim(tmp_path, SMALL)
     for name in ("ours", "ours/draft_model"):
         study.decode(name, tmp_path)
     plain, drafted = (study._summary(SMALL, tmp_path, name) for name in ("ours", "ours/draft_model"))

@@ -103,7 +103,7 @@ def stored_problems(notebook: NotebookNode) -> list[str]:
             continue
         if cell.execution_count is None:
             found.append(f"cell {number} was not run, so that nothing would be compared; `make refresh` runs it")
-        if any(kind.startswith("image/") for output in cell.outputs for kind in output.get("data", {})):
+        if _pictures(cell):
             found.append(f"cell {number} stores an image; `make refresh` removes it")
     return found + errors(notebook)
 
@@ -129,11 +129,13 @@ def page(source: NotebookNode, run: NotebookNode) -> NotebookNode:
         if PARAMETERS in tags(cell) and injected:
             cell.source = "\n".join([cell.source.rstrip(), "# set for this run", *injected])
     for cell, caption in zip(notebook.cells, captions(notebook), strict=True):
-        if caption and any(
-            kind.startswith("image/") for one in cell.get("outputs", []) for kind in one.get("data", {})
-        ):
+        if caption and _pictures(cell):
             cell.metadata["mystnb"] = {**cell.metadata.get("mystnb", {}), "image": {"alt": caption}}
     return notebook
+
+
+def _pictures(cell: NotebookNode) -> bool:
+    return any(kind.startswith("image/") for output in cell.get("outputs", []) for kind in output.get("data", {}))
 
 
 def captions(notebook: NotebookNode) -> list[str]:

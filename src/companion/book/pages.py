@@ -14,9 +14,6 @@ from companion.book.claims import claims_tables, read_claims
 from companion.book.execute import Execution, NotebookError, environment_hash
 from companion.book.layout import Layout, tree_hash
 from companion.book.status import status_tables
-from companion.experiments.phase_gap import study as phase_gap
-from companion.figures import use_style
-from companion.figures_story import story
 from companion.provenance import write_atomic
 
 
@@ -51,11 +48,19 @@ def stage(layout: Layout, runs: Mapping[Path, Execution]) -> None:
             (generated / f"{name}.md").write_text(piece, encoding="utf-8")
         told = layout.root / "data" / "results" / "phase_gap.json.gz"
         if told.is_file():
-            use_style()
-            story(phase_gap.load(told)).savefig(generated / "story.png", metadata={"Software": None})
+            _draw_story(told, generated / "story.png")
         if layout.stage.exists():
             layout.stage.rename(Path(scratch) / "old")
         root.rename(layout.stage)
+
+
+def _draw_story(result: Path, picture: Path) -> None:
+    from companion.experiments.phase_gap import study
+    from companion.figures import use_style
+    from companion.figures_story import story
+
+    use_style()
+    story(study.load(result)).savefig(picture, metadata={"Software": None})
 
 
 def build(layout: Layout, *, strict: bool = True) -> bool:

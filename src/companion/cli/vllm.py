@@ -118,7 +118,6 @@ def measure(
 
     With --server, --policy and --log say what the server was started with; its log must be readable from here.
     """
-    from companion.engine.load import DRAFTERS, EMBEDDED, find_model
     from companion.experiments.phase_gap.prompts import HELD_OUT, load_prompts
     from companion.phase.report import Report
     from companion.phase.sources import ledger_of_rounds
@@ -129,11 +128,11 @@ def measure(
     from companion.serving.vllm_measure import (
         Offline,
         Plan,
-        Question,
         Server,
         Setup,
         identify,
-        render,
+        place_of,
+        questions_of,
         tokenizer_of,
     )
     from companion.serving.vllm_measure import measure as run
@@ -156,23 +155,17 @@ def measure(
     tokenizer = tokenizer_of(target, target_revision)
     tags = ThinkTokens.of(tokenizer)
     asked = load_prompts(tuple(prompts or (HELD_OUT,)), per_domain, prompt_seed)
-    questions = [
-        Question(f"{p.domain}/{p.number}", render(tokenizer, p.text, thinking=think), p.domain) for p in asked.prompts
-    ]
-
-    def place(name: str) -> str:
-        return str(find_model(name).path) if name in EMBEDDED or name in DRAFTERS else name
-
+    questions = questions_of(asked.prompts, tokenizer, thinking=think)
     if server is not None:
         running: Any = Server(server, served_model, concurrency=concurrency)
         release.check_release(running.release, untested=untested)
     else:
         ours = Options(tags, told, log, probe, untested) if told or log or probe else None
         setup = Setup(
-            target=place(target),
+            target=place_of(target),
             method=method.value,
             depth=depth,
-            drafter=place(drafter) if drafter else None,
+            drafter=place_of(drafter) if drafter else None,
             target_revision=target_revision,
             drafter_revision=drafter_revision,
             options=ours,

@@ -22,13 +22,12 @@ from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, Field
-from torch import Tensor
 from tqdm import tqdm
 
 import companion
 from companion.engine.load import ModelFolder, TextTarget
 from companion.experiments.drafter_rounds import DrafterRun, finished_runs
-from companion.protocols import Context, Draft, Drafter
+from companion.experiments.recorder import Recorder
 from companion.provenance import collect, write_json
 from companion.resampling import F64, Interval, pooled, pooled_draws, prompt_weights, seed_weights
 from companion.training.corpus import DOMAINS, held_out_samples
@@ -113,28 +112,6 @@ def triples_of(tokens: Sequence[int], stops: frozenset[int]) -> list[Triple]:
     found = zip(tokens, tokens[1:], tokens[2:], strict=False)
     end = next((i for i, t in enumerate(tokens) if t in stops), len(tokens))
     return [triple for i, triple in enumerate(found) if i + 2 <= end]
-
-
-class Recorder:
-    """A drafter that remembers the blocks it proposed, by request."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.name, self.max_depth, self.vocab_size = drafter.name, drafter.max_depth, drafter.vocab_size
-        self.max_context, self.deterministic, self.taps = drafter.max_context, drafter.deterministic, drafter.taps
-        self.blocks: dict[int, list[list[int]]] = {}
-
-    def propose(self, contexts: Sequence[Context], depths: Sequence[int]) -> list[Draft]:
-        drafts = self._drafter.propose(contexts, depths)
-        for context, draft in zip(contexts, drafts, strict=True):
-            self.blocks.setdefault(context.request, []).append(list(draft.tokens))
-        return drafts
-
-    def observe(self, contexts: Sequence[Context], features: Sequence[Tensor | None]) -> None:
-        self._drafter.observe(contexts, features)
-
-    def reset(self, request: int) -> None:
-        self._drafter.reset(request)
 
 
 def run(models: Path, folder: Path, output: Path | None = None, config: Config | None = None) -> BrokenTriples:

@@ -1,9 +1,9 @@
 """Which steps are worth timing: those behind enough others of their kind.
 
-What a step needs is in a processor's caches if the step before needed the same. Plain decoding of one request takes a
-quarter longer behind a step that drafted, and is itself again after four or five steps, some ten milliseconds; steps of
-many requests are longer than that, and the first behind a change is all that differs. So a kind that is timed for what
-it takes where it is served has to run for a while first, and kinds may not alternate step by step.
+What a step needs is in a processor's caches if the step before needed the same. Plain decoding of one request takes
+longer behind a step that drafted, and some steps until it is itself again. So what is served for a while, one phase of
+an answer at one depth, is timed behind others of its kind. The price is that kinds are timed some moments apart; where
+that price is too high, `companion.experiments.capacity_profile` lets them alternate.
 """
 
 from __future__ import annotations

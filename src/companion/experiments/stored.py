@@ -20,8 +20,8 @@ def read_result(path: Path, model: type[R], command: str) -> R:
     try:
         return model.model_validate_json(stored_text(path))
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValidationError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
         raise ValueError(f"{path} is no result of `companion {command}`; run it again") from error
 
 

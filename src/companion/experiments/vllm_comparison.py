@@ -24,7 +24,6 @@ from tqdm import tqdm
 
 import companion
 from companion.drafters.load import load_drafter
-from companion.engine.load import DRAFTERS, EMBEDDED, find_model
 from companion.experiments.phase_gap.prompts import load_prompts
 from companion.experiments.stored import read_result
 from companion.phase.report import Report
@@ -38,9 +37,21 @@ from companion.serving.vllm.offline import METHODS
 from companion.serving.vllm.options import Options
 from companion.serving.vllm.release import require_vllm
 from companion.serving.vllm.rounds import Answer, Counters
-from companion.serving.vllm_measure import Offline, Plan, Question, Setup, identify, measure, render, tokenizer_of
+from companion.serving.vllm_measure import (
+    Offline,
+    Plan,
+    Question,
+    Setup,
+    identify,
+    measure,
+    place_of,
+    questions_of,
+    tokenizer_of,
+)
+from companion.training.target import claim_folder
 
 OURS, VLLM, POLICY, ADAPTIVE = "ours", "vLLM", "policy", "adaptive"
+DESIGN = "config.json"
 PHASES: tuple[Phase, ...] = ("think", "output")
 
 
@@ -103,7 +114,7 @@ def run(output: Path | None = None, folder: Path | None = None, config: Config |
     check(config)
     release = require_vllm().__version__.partition("+")[0]
     folder = folder or Path("runs") / "vllm_comparison"
-    _claim(folder, config)
+    claim_folder(folder, config.model_dump(mode="json"), DESIGN)
     names = arms(config)
     for name in tqdm(names, desc="vLLM beside this engine", unit="arm", disable=None):
         if not (_place(folder, name) / "texts.json").is_file():
@@ -139,17 +150,8 @@ def check(config: Config) -> None:
 
 
 def questions(config: Config) -> list[Question]:
-    tokenizer = tokenizer_of(config.target)
     prompts = load_prompts(("held-out",), config.per_domain, config.prompt_seed).prompts
-    return [Question(f"{p.domain}/{p.number}", render(tokenizer, p.text, thinking=True), p.domain) for p in prompts]
-
-
-def _claim(folder: Path, config: Config) -> None:
-    place, design = folder / "config.json", config.model_dump_json()
-    if place.is_file() and place.read_text(encoding="utf-8") != design:
-        raise ValueError(f"{folder} holds arms of another design; give another folder, or remove it")
-    folder.mkdir(parents=True, exist_ok=True)
-    place.write_text(design, encoding="utf-8")
+    return questions_of(prompts, tokenizer_of(config.target), thinking=True)
 
 
 def _place(folder: Path, name: str) -> Path:
@@ -167,7 +169,7 @@ def _in_a_process(name: str, folder: Path) -> None:
 
 def decode(name: str, folder: Path) -> None:
     """One arm: its texts, and its rounds where it drafts."""
-    config = Config.model_validate_json((folder / "config.json").read_text(encoding="utf-8"))
+    config = Config.model_validate_json((folder / DESIGN).read_text(encoding="utf-8"))
     place = _place(folder, name)
     place.mkdir(exist_ok=True)
     engine, method, kind = [*name.split("/"), None, None][:3]
@@ -214,20 +216,15 @@ def _ours(
 
 
 def _arguments(config: Config) -> dict[str, Any]:
-    longest = 1024 if config.target == "tiny-qwen3" else None
-    on_cpu = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 8} if config.device == "cpu" else {}
-    return on_cpu | ({"max_model_len": longest} if longest else {}) | config.arguments
-
-
-def _path(name: str) -> str:
-    return str(find_model(name).path) if name in EMBEDDED or name in DRAFTERS else name
+    small = {"dtype": "float32", "enforce_eager": True, "max_num_seqs": 8, "max_model_len": 1024}
+    return (small if config.device == "cpu" else {}) | config.arguments
 
 
 def _plain_vllm(
     config: Config, method: str | None, kind: str | None, asked: Sequence[Question], place: Path
 ) -> dict[str, list[int]]:
     vllm = require_vllm()
-    llm = vllm.LLM(model=_path(config.target), seed=config.seed, **_arguments(config))
+    llm = vllm.LLM(model=place_of(config.target), seed=config.seed, **_arguments(config))
     greedy = vllm.SamplingParams(temperature=0.0, max_tokens=config.max_new_tokens, skip_special_tokens=False)
     found = llm.generate([{"prompt_token_ids": list(q.tokens)} for q in asked], greedy, use_tqdm=False)
     return {q.prompt_id: list(one.outputs[0].token_ids) for q, one in zip(asked, found, strict=True)}
@@ -240,7 +237,7 @@ def _vllm(
     tags, named = ThinkTokens.of(tokenizer_of(config.target)), config.drafters[method]
     policy = dict(config.policy) if kind == POLICY else None
     log = (place / "log").absolute() if policy or method == "ngram" else None
-    drafter = _path(named) if named else None
+    drafter = place_of(named) if named else None
     with tempfile.TemporaryDirectory() as scratch:
         if method == "eagle3" and named == "eagle3":
             export(named, Path(scratch) / "eagle3")
@@ -249,7 +246,7 @@ def _vllm(
         if kind == ADAPTIVE:
             speculative |= {"enable_adaptive_verification": True}
         setup = Setup(
-            target=_path(config.target),
+            target=place_of(config.target),
             method=method,
             depth=config.depth,
             drafter=drafter,

@@ -9,28 +9,13 @@ from typing import Any
 import companion
 from companion.engine.generate import GenerationResult
 from companion.engine.load import TextTarget
-from companion.figures import PHASE
+from companion.experiments.recorder import Recorder
+from companion.highlight import KEY, TEXT, accepted, made
 from companion.interactive.part import Part, stepped
-from companion.protocols import Context, Draft, Drafter
+from companion.protocols import Drafter
 from companion.rounds import Round
 
 REFUSED = "#D55E00"
-
-
-class Overheard:
-    """A drafter whose drafts are remembered in the order of its rounds; all else is the drafter's own."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.drafts: list[Draft] = []
-
-    def propose(self, contexts: Sequence[Context], depths: Sequence[int]) -> list[Draft]:
-        found = self._drafter.propose(contexts, depths)
-        self.drafts += found
-        return found
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._drafter, name)
 
 
 def decode_replay(target: TextTarget, drafter: Drafter, prompt: str, **options: Any) -> Part:
@@ -39,9 +24,9 @@ def decode_replay(target: TextTarget, drafter: Drafter, prompt: str, **options: 
     Shaded in the colour of its phase: drafted and accepted. Underlined: written by the target. Struck through: drafted
     and refused, or drafted behind a refused token; in a page of the book these are seen in their own round only.
     """
-    heard = Overheard(drafter)
-    result = companion.generate(target, heard, prompt, **options)
-    drafts = iter([list(map(int, draft.tokens)) for draft in heard.drafts if draft.tokens])
+    recorder = Recorder(drafter)
+    result = companion.generate(target, recorder, prompt, **options)
+    drafts = (block for own in recorder.blocks.values() for block in own if block)
     return replay_of(result, [next(drafts) if row.drafted else [] for row in result.rounds], target)
 
 
@@ -52,34 +37,25 @@ def replay_of(result: GenerationResult, drafts: Sequence[Sequence[int]], target:
         return html.escape(target.decode([token], keep_special=True)).replace("\n", "↵<br>")
 
     captions = ["The prompt is read; the first token comes from that."]
-    spans = [_made(text(result.tokens[0]), PHASE[result.phases[0]], 0)]
+    spans = [made(text(result.tokens[0]), result.phases[0], _from(0))]
     for step, (row, draft) in enumerate(zip(result.rounds, drafts, strict=True), start=1):
-        committed = [(text(token), PHASE[phase], step) for token, phase in zip(row.tokens, row.phases, strict=True)]
-        spans += [_kept(*one) for one in committed[: row.accepted]]
+        committed = [(text(token), phase, _from(step)) for token, phase in zip(row.tokens, row.phases, strict=True)]
+        spans += [accepted(*one) for one in committed[: row.accepted]]
         if row.bonus:  # else the answer ended among them, and what follows was not refused
             spans += [_refused(text(token), step) for token in draft[row.accepted :]]
-        spans += [_made(*one) for one in committed[row.accepted :]]
+        spans += [made(*one) for one in committed[row.accepted :]]
         captions.append(_caption(step, row, len(draft)))
-    key = " ".join(
-        f'<span style="background:{colour}33">accepted, {phase}</span> '
-        f'<span style="border-bottom:2px solid {colour}">written by the target, {phase}</span>'
-        for phase, colour in PHASE.items()
-    )
     return stepped(
         "A response round by round",
         captions,
-        f'<p>{key} <s style="text-decoration:line-through 2px {REFUSED}">refused</s></p>'
-        f'<div style="font-family:monospace;line-height:1.7;white-space:pre-wrap;overflow-wrap:anywhere">'
+        f'<p>{KEY} <s style="text-decoration:line-through 2px {REFUSED}">refused</s></p>'
+        f'<div style="{TEXT}">'
         f"{''.join(spans)}</div>",
     )
 
 
-def _kept(text: str, colour: str, step: int) -> str:
-    return f'<span data-from="{step}" style="background:{colour}33">{text}</span>'
-
-
-def _made(text: str, colour: str, step: int) -> str:
-    return f'<span data-from="{step}" style="border-bottom:2px solid {colour}">{text}</span>'
+def _from(step: int) -> str:
+    return f' data-from="{step}"'
 
 
 def _refused(text: str, step: int) -> str:

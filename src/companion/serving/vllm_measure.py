@@ -13,7 +13,7 @@ they are done, so a run that was cut, by a server that died say, goes on where i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +29,17 @@ from companion.serving.vllm.row_file import read_rows, with_rows
 from companion.serving.vllm.server import Gone, Server
 
 __all__ = ["Answer", "Offline", "Plan", "Question", "Server", "Setup", "identify", "measure", "render", "tokenizer_of"]
+
+
+class Prompt(Protocol):
+    """As in `companion.experiments.phase_gap.prompts`."""
+
+    @property
+    def domain(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def text(self) -> str: ...
 
 
 class Engine(Protocol):
@@ -184,15 +195,24 @@ def identify(name: str, revision: str | None = None) -> dict[str, Any]:
     return {"name": name, "revision": revision}
 
 
+def place_of(name: str) -> str:
+    """Where vLLM finds a model: the folder of one that ships, else the name itself, a folder or a hub id."""
+    from companion.engine.load import DRAFTERS, EMBEDDED, find_model
+
+    return str(find_model(name).path) if name in EMBEDDED or name in DRAFTERS else name
+
+
+def questions_of(prompts: Iterable[Prompt], tokenizer: Any, *, thinking: bool) -> list[Question]:
+    """Prompts as they are asked, named DOMAIN/NUMBER."""
+    return [Question(f"{p.domain}/{p.number}", render(tokenizer, p.text, thinking=thinking), p.domain) for p in prompts]
+
+
 def tokenizer_of(name: str, revision: str | None = None) -> Any:
     """The tokenizer of an embedded model, a folder or a hub id; ValueError where there is none, or no chat template."""
     from transformers import AutoTokenizer
 
-    from companion.engine.load import EMBEDDED, find_model
-
-    place = str(find_model(name).path) if name in EMBEDDED else name
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(place_of(name), revision=revision)
     except Exception as error:  # transformers passes on whatever it stumbled over
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ValueError(f"{name} has no tokenizer that transformers can load ({reason})") from error
